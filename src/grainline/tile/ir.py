@@ -1,0 +1,118 @@
+"""Tile programs: HOW one kernel computes.
+
+A `TileProgram` states which independent program instances exist (`roots`, the root parallel nest) and what each
+computes (`body`, SSA in order). Nothing here says how instances map to SIMD lanes, blocks or threads: that is `plan`.
+
+* `Axis` has identity, not a name: two axes of equal label and extent are different. Root axes have one coordinate per
+  instance; every other axis spans tiles.
+* `Tile` is an immutable SSA value over an index space (ordered axes; () = scalar). Root axes never appear in a space.
+  Elementwise operands broadcast by axis identity: the result's space is the union, in order of first appearance.
+* `View` is a buffer argument: element type, logical shape, strides in elements (any extent, 0 allowed), access.
+* A load is a snapshot: a later store, also through another view, does not change the loaded tile. Effects keep their
+  order inside an instance. Instances are independent by contract; the compiler does not re-prove it.
+* Indices are signed 64-bit. An `Index` is affine in axis coordinates, or a scalar/tile of dtype i64 computed at run time.
+* Bounds: "assume" (the index is inside), "zero" (outside reads give 0 and touch no memory, outside stores do
+  nothing), "error" (an index outside ends the kernel with fault INDEX_OUT_OF_BOUNDS and touches no memory).
+
+Operations (`Operation.op`), with operands and attributes:
+* `const` value · `coord` axis -> i64 (scalar for a root axis, else a tile over that axis)
+* `extent` value(Extent) -> i64 scalar
+* `load` view, index, bounds -> tile · `store` view, index, bounds, operand (no result)
+* elementwise (names of `ELEMENTWISE`) · `cast` (to = dtype of the result) · `select`(cond, a, b)
+* `reduce` kind in {add, mul, min, max}, axis, operand -> tile without that axis; unordered_tree: contributions may be
+  regrouped, no identity is invented, an empty axis gives `init`; init enters exactly once when `use_init`
+  (otherwise init is only the value of an empty reduction). min/max pass NaN through.
+* `mma` axis, operands (a, b) -> sum over `axis` of a*b: f32, one FMA chain per element in increasing k from 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from grainline.base.dims import Expr
+from grainline.base.dtypes import DType
+
+ARITHMETIC = (
+    "add sub mul div mod fmod pow min max neg abs exp log log1p sqrt rsqrt reciprocal tanh erf sigmoid softplus sin cos "
+    "floor ceil round sign relu"
+).split()
+COMPARISONS = "eq ne lt le gt ge isnan isinf".split()
+LOGICAL = "and or xor not bitand bitor bitxor shl shr".split()
+ELEMENTWISE = frozenset((*ARITHMETIC, *COMPARISONS, *LOGICAL, "cast", "select"))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Axis:
+    """A dimension. Compared by identity; `label` is for people."""
+
+    label: str
+    extent: int | Expr
+
+    def __repr__(self) -> str:
+        return f"{self.label}<{self.extent}>"
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A buffer argument. `access` is "read", "write" or "readwrite".
+
+    layout "strided": element (i0, i1, ...) lies at sum(i*stride).
+    layout "panels": a packed matrix B[K, N] as [ceil(N/panel)][K][panel], the last panel padded with zeros;
+    `shape` is (K, N), `strides` is () and `panel` the panel width.
+    """
+
+    name: str
+    dtype: DType
+    shape: tuple[int | Expr, ...]
+    strides: tuple[int | Expr, ...]
+    access: str = "read"
+    layout: str = "strided"
+    panel: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """offset + sum of coefficient * coordinate(axis)."""
+
+    terms: tuple[tuple[Axis, int | Expr], ...] = ()
+    offset: int | Expr = 0
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Tile:
+    """An SSA value; `id` is its position-independent number, unique in the program."""
+
+    id: int
+    dtype: DType
+    space: tuple[Axis, ...]
+
+    def __repr__(self) -> str:
+        return f"%{self.id}"
+
+
+Index = "Affine | Tile"
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Operation:
+    """One SSA operation. `result` is None for a store."""
+
+    op: str
+    operands: tuple[Tile, ...]
+    result: Tile | None
+    view: View | None = None
+    index: tuple[Affine | Tile, ...] = ()
+    axis: Axis | None = None
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class TileProgram:
+    """`views` in argument order. `symbols()` in `text.py` order are the run-time extents the kernel needs."""
+
+    name: str
+    views: tuple[View, ...]
+    roots: tuple[Axis, ...]
+    body: tuple[Operation, ...]
