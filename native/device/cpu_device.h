@@ -1,0 +1,30 @@
+// The host as a device: unified memory, and a stream that does everything at once in the
+// submitting thread, which works as home 0 of the process-wide pool.
+#pragma once
+
+#include "device/device.h"
+#include "memory/host_memory.h"
+
+namespace grainline {
+
+class CpuStream final : public Stream {
+ public:
+  Status launch(const Dispatch& dispatch) override;
+  Status copy(void* destination, const void* source, size_t size_bytes) override;
+  Status synchronize() override;
+};
+
+class CpuDevice final : public Device {
+ public:
+  explicit CpuDevice(HostMemory& memory = HostMemory::process()) noexcept : memory_(memory) {}
+
+  std::string_view name() const noexcept override { return "cpu"; }
+  bool is_unified() const noexcept override { return true; }
+  MemorySource& memory() noexcept override { return memory_; }
+  std::unique_ptr<Stream> create_stream() override;
+
+ private:
+  HostMemory& memory_;
+};
+
+}  // namespace grainline

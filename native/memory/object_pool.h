@@ -1,0 +1,41 @@
+// Small objects that are made and dropped all the time: chunks from the system, kept for good.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+namespace grainline {
+
+// Single owner. take() returns a default-made object at its first use and the object as it was
+// dropped afterwards. Asks the system only when more objects are out than ever before.
+template <typename T>
+class ObjectPool {
+ public:
+  T* take() {
+    if (free_.empty()) grow();
+    T* object = free_.back();
+    free_.pop_back();
+    return object;
+  }
+
+  // Never allocates: grow() reserved room for every object there is.
+  void drop(T* object) { free_.push_back(object); }
+
+ private:
+  static constexpr size_t kFirstChunk = 32;
+
+  void grow() {
+    const size_t count = total_ == 0 ? kFirstChunk : total_ / 2;
+    chunks_.push_back(std::make_unique<T[]>(count));
+    total_ += count;
+    free_.reserve(total_);
+    for (size_t i = count; i-- > 0;) free_.push_back(&chunks_.back()[i]);
+  }
+
+  std::vector<std::unique_ptr<T[]>> chunks_;
+  std::vector<T*> free_;
+  size_t total_ = 0;
+};
+
+}  // namespace grainline

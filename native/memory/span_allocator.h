@@ -1,0 +1,128 @@
+// The page pool of one Run: spans of pages cut from segments, merged again when freed.
+//
+// Page: 4 KiB. CPU activations are mostly a few KiB to a few MiB; 64 KiB pages would multiply the
+// footprint (and the cache and TLB reach) of small models for nothing, and 4 KiB is what the system
+// can take back. Requests up to 2 KiB take a slot of a one-page slab (64, 128 ... 2048 bytes).
+//
+// allocate: exact page count, newest first; else the smallest larger idle span, of which the *tail*
+// is given out; else a new segment. A large segment that was never split is spared a little while,
+// so that the tensor it was made for finds it again. Growth is by a quarter of what is held, within
+// [64 KiB, 8 MiB], or by exactly the request: never to a power of two.
+//
+// Single owner, no locks: only the Run that leases it may call it (hand-over is the lease's work).
+// Once warm, neither allocate nor free asks the system for anything.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "base/status.h"
+#include "memory/memory_source.h"
+#include "memory/object_pool.h"
+
+namespace grainline {
+
+struct Span;
+struct Segment;
+
+// What allocate hands out. The owner may read all fields and write none.
+struct MemoryBlock {
+  std::byte* data = nullptr;
+  size_t size_bytes = 0;      // as requested, may be 0
+  size_t capacity_bytes = 0;  // >= size_bytes
+  uint64_t version = 0;       // grows with every free of this wrapper: a stale pointer can be told
+  Span* span = nullptr;
+  uint32_t slot = 0;
+};
+
+// Invariants, asserted by check_invariants():
+//   the spans of a segment tile it without gap or overlap, and no two neighbours are both idle;
+//   a span is in layer lists  <=>  it is idle;   held = occupied + idle  (bytes);
+//   non_empty_ bit n  <=>  layers_[n] is not empty;  large_ is sorted by page count.
+class SpanAllocator {
+ public:
+  static constexpr size_t kPageBytes = 4 << 10;
+  static constexpr size_t kSmallBytes = 2 << 10;  // largest request that takes a slab slot
+  static constexpr size_t kMinGrowthBytes = 64 << 10;
+  static constexpr size_t kMaxGrowthBytes = 8 << 20;
+
+  explicit SpanAllocator(MemorySource& source);
+  // Gives everything back, blocks in use included; call finalize first to hear of them.
+  ~SpanAllocator();
+  SpanAllocator(const SpanAllocator&) = delete;
+  SpanAllocator& operator=(const SpanAllocator&) = delete;
+
+  // nullptr: the source has no more. Idle memory is not given back here, because on a device it may
+  // still be in use by submitted work: synchronise, trim, try again (or use allocate_or_trim).
+  MemoryBlock* allocate(size_t size_bytes);
+  // For memory that is truly idle once freed (CPU): on failure trims and tries once more.
+  MemoryBlock* allocate_or_trim(size_t size_bytes);
+  void free(MemoryBlock* block);
+
+  // Returns whole idle segments to the source and discards the pages of other idle spans.
+  // Returns the bytes of the former.
+  size_t trim();
+
+  // Trims. Fails with a list of what is still in use; ok <=> everything went back to the source.
+  Status finalize();
+
+  struct Statistics {
+    size_t held_bytes;      // taken from the source
+    size_t occupied_bytes;  // in spans in use (a slab counts as one page)
+    size_t idle_bytes;      // held - occupied
+    size_t peak_occupied_bytes;
+    size_t peak_held_bytes;
+    size_t live_blocks;
+    uint64_t allocations;
+    uint64_t growths;   // segments taken from the source
+    uint64_t recycles;  // segments given back to it
+  };
+  Statistics statistics() const noexcept;
+  void check_invariants() const;
+
+ private:
+  static constexpr size_t kExactLayers = 512;  // page counts 1 .. 511 have a list of their own
+  static constexpr int kSlabClasses = 6;
+
+  struct Layer {
+    Span* newest = nullptr;
+  };
+
+  MemoryBlock* wrap(std::byte* data, size_t size_bytes, size_t capacity_bytes, Span* span,
+                    uint32_t slot);
+  MemoryBlock* allocate_small(size_t size_bytes);
+  void free_slot(Span* slab, uint32_t slot);
+  Span* new_slab(int slab_class);
+
+  Span* take_pages(size_t pages);
+  Span* smallest_larger(size_t pages) const;
+  bool spare(Span* span, size_t pages);
+  Span* give_tail(Span* span, size_t pages);
+  Span* grow(size_t pages);
+  void free_span(Span* span);
+  Span* absorb_next(Span* span);
+
+  void push_idle(Span* span);
+  void remove_idle(Span* span);
+  void push_partial(Span* slab);
+  void remove_partial(Span* slab);
+
+  void release_segment(Span* whole);
+  void release_empty_slabs();
+  std::string leak_report() const;
+
+  MemorySource& source_;
+  ObjectPool<MemoryBlock> block_pool_;
+  ObjectPool<Span> span_pool_;
+  std::array<Layer, kExactLayers> layers_{};
+  std::array<uint64_t, kExactLayers / 64> non_empty_{};
+  Span* large_ = nullptr;
+  std::array<Span*, kSlabClasses> partial_{};     // slabs with at least one free slot
+  std::array<Span*, kSlabClasses> spare_slab_{};  // one empty slab kept, also in partial_
+  std::vector<Span*> segments_;                   // first span of each
+  Statistics statistics_{};
+};
+
+}  // namespace grainline

@@ -1,0 +1,161 @@
+// The one process-wide pool of threads.
+//
+// A dispatch cuts `blocks` into C = ceil(blocks / grain) tasks; task k belongs to home k mod h. The
+// caller is home 0 and works; h - 1 pool threads are activated. Whoever finished its own tasks
+// steals one task at a time, walking round-robin from its right neighbour, until a whole round
+// finds nothing.
+//
+// Claim protocol. Every home has a cursor: epoch of the dispatch << 32 | tasks left. A task is
+// claimed by a compare-exchange that must find the claimer's epoch and a count above zero, so a
+// thread that comes late finds nothing and touches nothing. The caller leaves when all tasks are
+// settled; it never waits for a thread that claimed none.
+//   The job's plain fields are read only between a successful claim and the settling of that task.
+//   In this time the dispatch cannot end, so nobody writes them.
+//
+// Threads. Nothing starts before the first parallel dispatch. A pool thread spins for at most
+// kHotNs after its last job, and only while a Run is active and processors are left for it;
+// otherwise it sleeps. The caller wakes home 1 only, and home i wakes 2i and 2i + 1, so what the
+// caller pays does not grow with h.
+//
+// A busy pool is never waited for: a concurrent or nested dispatch runs inline on its caller.
+//
+// fork: the child has no pool threads, a clean pool, and starts threads again when it needs them.
+// (A kernel itself must not fork.) Exit: threads are detached, the pool is never destroyed.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/kernel_abi.h"
+
+namespace grainline {
+
+struct Dispatch {
+  TileKernel fn = nullptr;
+  const uint64_t* args = nullptr;
+  int64_t blocks = 0;
+  int64_t grain = 0;             // blocks per task; <= 0: ceil(blocks / (32 h))
+  int homes = 1;                 // at most this many threads, the caller included
+  std::byte* scratch = nullptr;  // home i gets scratch + i * scratch_stride: homes * stride bytes
+  size_t scratch_stride = 0;
+};
+
+// Who writes and who reads what is shared:
+//   busy_         callers: the lock of everything that a dispatch writes. Never waited for.
+//   job_          written by the holder of busy_, read by holders of an unsettled claim.
+//   state_        epoch << 32 | homes of the newest dispatch; written by the holder of busy_.
+//   cursors_[i]   filled by the holder of busy_, counted down by everyone.
+//   settled_, fault_        pool threads add; the caller reads. Reset by the holder of busy_.
+//   slots_[i].parked        set by thread i before it sleeps; cleared by whoever wakes it.
+//   active_runs_  RunScopes add and subtract; everyone reads.
+class Pool {
+ public:
+  static constexpr int kMaxHomes = 256;
+  static constexpr int64_t kHotNs = 70'000;
+  static constexpr int64_t kMaxTasks = int64_t{1} << 31;  // the grain grows beyond that
+
+  constexpr Pool() noexcept = default;
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
+  static Pool& process() noexcept;
+
+  // Runs every block exactly once. 0, or the first nonzero return value of a kernel; then tasks
+  // that had not begun are skipped. Never throws, never waits for another dispatch.
+  int32_t dispatch(const Dispatch& d) noexcept {
+    if (d.homes <= 1 || d.blocks <= d.grain) [[likely]]
+      return run_whole(d);
+    return dispatch_parallel(d);
+  }
+
+  // Homes that a dispatch by a thread inside a run may use now: processors allowed, less the other
+  // active runs, within the thread limit.
+  int homes_allowed() noexcept;
+  // Is the first pool thread awake? Then a dispatch costs nanoseconds, not a wake-up.
+  bool workers_hot() const noexcept;
+  // Wakes the threads of `homes` homes; for the start of a run that holds a launch worth it.
+  void warm(int homes) noexcept;
+
+  // Process-wide upper limit of homes; 0: as many as processors are allowed.
+  void set_thread_limit(int limit) noexcept;
+  // Processors this process may use; read from the system at the first call and after a fork.
+  int processors() noexcept;
+
+  // Pretend to have this many processors when homes are counted; 0 ends it. Threads beyond the
+  // real ones never spin.
+  void override_processors_for_test(int processors) noexcept;
+  int threads_started() const noexcept { return started_.load(std::memory_order_relaxed); }
+  int active_runs() const noexcept { return active_runs_.load(std::memory_order_relaxed); }
+
+ private:
+  friend class RunScope;
+
+  struct alignas(64) Job {
+    TileKernel fn = nullptr;
+    const uint64_t* args = nullptr;
+    int64_t blocks = 0;
+    int64_t grain = 0;
+    int64_t tasks = 0;
+    std::byte* scratch = nullptr;
+    size_t scratch_stride = 0;
+    int64_t homes = 0;
+  };
+  struct alignas(64) Cursor {
+    std::atomic<uint64_t> word{0};
+  };
+  struct alignas(64) Slot {
+    std::atomic<uint32_t> parked{0};
+  };
+
+  static int32_t run_whole(const Dispatch& d) noexcept {
+    return d.blocks > 0 ? d.fn(d.args, 0, d.blocks, d.scratch) : 0;
+  }
+  static void* thread_main(void* home);
+  static void after_fork_in_child();
+
+  int32_t dispatch_parallel(const Dispatch& d) noexcept;
+  bool try_lock() noexcept;
+  void unlock() noexcept;
+  int start_threads(int homes) noexcept;
+  uint32_t publish(const Job& job) noexcept;
+
+  int64_t work(int home, uint32_t epoch, int homes) noexcept;
+  uint32_t claim(int owner, uint32_t epoch) noexcept;
+  uint32_t claim_rest(int owner, uint32_t epoch) noexcept;
+  uint32_t run_task(int home, int owner, uint32_t left, uint32_t epoch) noexcept;
+  void settle(uint32_t count) noexcept;
+  void await_settled(uint32_t count) noexcept;
+
+  void serve(int home) noexcept;
+  uint64_t await_change(int home, uint64_t seen, int64_t hot_until_ns) noexcept;
+  uint64_t park(int home, uint64_t seen) noexcept;
+  void wake(int home) noexcept;
+  bool may_spin(int home) const noexcept;
+
+  Job job_;
+  alignas(64) std::atomic<uint64_t> state_{0};
+  alignas(64) std::atomic<uint32_t> busy_{0};
+  std::atomic<int> started_{0};
+  bool fork_hook_set_ = false;  // under busy_
+  alignas(64) std::atomic<uint32_t> settled_{0};
+  std::atomic<int32_t> fault_{0};
+  std::atomic<uint32_t> caller_parked_{0};
+  alignas(64) std::atomic<int> active_runs_{0};
+  std::atomic<int> processors_{0};
+  std::atomic<int> processors_override_{0};
+  std::atomic<int> thread_limit_{0};
+  Cursor cursors_[kMaxHomes];
+  Slot slots_[kMaxHomes];
+};
+
+// Every thread that computes inside a run holds one; while any exists, pool threads may stay hot.
+class RunScope {
+ public:
+  RunScope() noexcept;
+  ~RunScope();
+  RunScope(const RunScope&) = delete;
+  RunScope& operator=(const RunScope&) = delete;
+};
+
+}  // namespace grainline
