@@ -1,0 +1,198 @@
+"""Every option and environment variable, declared once: name, type, default and a sentence.
+
+A `Knob` is an environment variable. It is read when it is needed, never at import, and a malformed value is an
+`OptionError` that names the variable. `Options` are the keyword options of `load`; a field left at None takes its
+value from the knob of the same meaning. `ALL` is what `grainline knobs` lists.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from grainline.base.errors import OptionError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Knob(Generic[T]):
+    """One environment variable. `parse` turns its text into a value and raises ValueError when it cannot."""
+
+    name: str
+    type_name: str
+    default: T
+    sentence: str
+    parse: Callable[[str], T]
+
+    def read(self, environ: Mapping[str, str] | None = None) -> T:
+        """The value in force now; unset and blank both mean the default."""
+        text = (os.environ if environ is None else environ).get(self.name, "").strip()
+        if not text:
+            return self.default
+        try:
+            return self.parse(text)
+        except ValueError:
+            raise OptionError(
+                f"the environment variable {self.name} cannot be read",
+                expected=self.type_name,
+                found=repr(text),
+                remedy=f"Unset {self.name} or correct it; `grainline knobs` describes it.",
+            ) from None
+
+
+def _integer_at_least(least: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        number = int(text)
+        if number < least:
+            raise ValueError(text)
+        return number
+
+    return parse
+
+
+def _flag(text: str) -> bool:
+    words = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+    if text.lower() not in words:
+        raise ValueError(text)
+    return words[text.lower()]
+
+
+def _first_of_list(text: str) -> int:
+    """OpenMP allows a list, one entry per nesting level. A variable of another library never makes us fail."""
+    first = text.split(",")[0].strip()
+    return int(first) if first.isdigit() and int(first) > 0 else 0
+
+
+def _one_of(*words: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text.lower() not in words:
+            raise ValueError(text)
+        return text.lower()
+
+    return parse
+
+
+NUM_THREADS = Knob(
+    "GRAINLINE_NUM_THREADS",
+    "integer >= 0",
+    0,
+    "Threads one run may use, the caller included; 0 means as many as affinity and cgroup quota allow. "
+    "The threads option of load wins.",
+    _integer_at_least(0),
+)
+OMP_NUM_THREADS = Knob(
+    "OMP_NUM_THREADS",
+    "integer >= 1, or a list of them",
+    0,
+    "The usual bound on threads; honoured as the default where neither an option nor GRAINLINE_NUM_THREADS is set.",
+    _first_of_list,
+)
+CACHE = Knob(
+    "GRAINLINE_CACHE",
+    "flag (0 or 1)",
+    True,
+    "Keep compiled machine code on disk between processes; 0 compiles anew in every process.",
+    _flag,
+)
+CACHE_DIR = Knob(
+    "GRAINLINE_CACHE_DIR",
+    "path of a folder",
+    None,
+    "Where compiled machine code is kept; the default is the user's cache folder.",
+    lambda text: Path(text).expanduser(),
+)
+DEBUG = Knob(
+    "GRAINLINE_DEBUG",
+    "integer 0 to 5",
+    0,
+    "Ladder of detail, logged to 'grainline' at INFO: 1 steps with times, 2 graphs and passes, 3 tile programs and "
+    "plans, 4 LLVM IR, 5 assembly. From 1 on, the command line shows tracebacks.",
+    _integer_at_least(0),
+)
+EXECUTOR = Knob(
+    "GRAINLINE_EXECUTOR",
+    "auto, sequential, topological or multi",
+    "auto",
+    "Which executor runs the Main graph; auto follows the graph and MAX_RUNTIME_CORE_NUMBER. The bits never change.",
+    _one_of("auto", "sequential", "topological", "multi"),
+)
+MEMORY_LIMIT_MIB = Knob(
+    "GRAINLINE_MEMORY_LIMIT_MIB",
+    "integer >= 0",
+    0,
+    "Upper bound on the temporaries of one run in MiB; 0 means none. Beyond it a run raises OutOfMemory.",
+    _integer_at_least(0),
+)
+MAX_RUNTIME_CORE_NUMBER = Knob(
+    "MAX_RUNTIME_CORE_NUMBER",
+    "integer",
+    1,
+    "Executor workers: below 2 one thread walks the execution graph, from 2 on that many workers do "
+    "(memory, launch and normal). 3 is the usual choice.",
+    int,
+)
+ENABLE_DYNAMIC_SHAPE_MULTI_STREAM = Knob(
+    "ENABLE_DYNAMIC_SHAPE_MULTI_STREAM",
+    "flag (exactly 1 is on)",
+    False,
+    "Several streams for graphs with dynamic shapes; excludes splitting of mixed nodes and removal of Free edges.",
+    lambda text: text == "1",
+)
+
+ALL: tuple[Knob[Any], ...] = (
+    NUM_THREADS,
+    OMP_NUM_THREADS,
+    CACHE,
+    CACHE_DIR,
+    DEBUG,
+    EXECUTOR,
+    MEMORY_LIMIT_MIB,
+    MAX_RUNTIME_CORE_NUMBER,
+    ENABLE_DYNAMIC_SHAPE_MULTI_STREAM,
+)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a model is compiled and run. None means: the environment decides (see the knobs above)."""
+
+    threads: int | None = None
+    cache: bool | None = None
+    cache_dir: Path | None = None
+    executor: str | None = None
+    memory_limit_bytes: int | None = None
+    profile: bool = False
+
+    def __post_init__(self) -> None:
+        if self.threads is not None and (not isinstance(self.threads, int) or self.threads < 0):
+            raise OptionError("the option threads cannot be used", expected="an integer >= 0", found=repr(self.threads))
+        if self.executor is not None and self.executor not in ("auto", "sequential", "topological", "multi"):
+            raise OptionError(
+                "the option executor cannot be used", expected=EXECUTOR.type_name, found=repr(self.executor)
+            )
+
+    def resolved(self, environ: Mapping[str, str] | None = None) -> Options:
+        """The same options with every None replaced by what the environment says; threads 0 means all allowed."""
+        limit_mib = MEMORY_LIMIT_MIB.read(environ)
+        return Options(
+            threads=thread_budget(self.threads, environ),
+            cache=CACHE.read(environ) if self.cache is None else self.cache,
+            cache_dir=CACHE_DIR.read(environ) if self.cache_dir is None else Path(self.cache_dir),
+            executor=self.executor or EXECUTOR.read(environ),
+            memory_limit_bytes=limit_mib << 20 if self.memory_limit_bytes is None else self.memory_limit_bytes,
+            profile=self.profile,
+        )
+
+
+def thread_budget(threads: int | None, environ: Mapping[str, str] | None = None) -> int:
+    """Option, then GRAINLINE_NUM_THREADS, then OMP_NUM_THREADS, then 0: all that affinity and quota allow."""
+    return threads or NUM_THREADS.read(environ) or OMP_NUM_THREADS.read(environ)
+
+
+def is_multi_worker(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether mixed nodes are split and Free edges may go: several workers, and not several streams."""
+    return not ENABLE_DYNAMIC_SHAPE_MULTI_STREAM.read(environ) and MAX_RUNTIME_CORE_NUMBER.read(environ) > 1
