@@ -1,0 +1,224 @@
+"""The execution graph: WHEN each host kernel runs and WHERE its memory lies.
+
+An `ExecuteGraph` has three containers of `ExecuteNode`s: `init` (once at load), `main` (every run) and `deinit` (once
+at unload). A node runs one *kernel* (a registered host function, `KERNELS`) over value *slots*. Order comes only from
+edges: a data edge from the producer of a slot to every node that lists the slot in `inputs`, and control edges
+(`controls`). The position of a node in its container says nothing; `order.py` derives the execution order.
+
+Extents (`int | Expr`) stand for every shape, byte size, offset and launch word. Symbols are bound by the shapes of the
+graph inputs (InferShape group 0) or by the shapes that a HostCall returned (InferShape group > 0, *run-time symbols*).
+
+Kernels, with inputs -> outputs and attributes:
+* `LoadWeight` () -> weight slot; weight (index). Init.
+* `ReleaseWeight` weight slot -> (); guarder. DeInit.
+* `InferShape` slots -> (); group, shapes (one per input slot, None = unchecked). Group 0 reads every graph input.
+  It checks shapes, binds symbols and makes the extents of its group known.
+* `AllocMemory` () -> memory slot; size_bytes (Extent). Blocks are aligned to 64 bytes.
+* `AllocModelOutput` () -> output slot; output (index). The memory is the array that the user gets.
+* `Tiling` () -> tiling slot; variants (`Variant`s). Picks variant, grain G and homes h for the actual extents.
+* `AllocWorkspace` tiling slot -> workspace slot. Scratch of the chosen variant: bytes per home x homes.
+* `Launch` tiling slot [, workspace slot], slots of the views -> (); key, views (`View`s), words (Extents),
+  workspace (0 or 1: how many workspace slots stand at inputs[1]). Runs the chosen tile kernel to completion.
+* `HostCall` slots -> object slots; host_op (index). Runs a Python callable on NumPy views of the inputs.
+* `ExtentsTensor` slot -> (); values (Extents), offset_bytes. Writes them as i64 into the block of the slot.
+* `CopyMemory` source slot, target slot -> (); size_bytes, source_offset, target_offset (Extents).
+* `FreeMemory` slot -> (); guarder of a memory, workspace or object slot.
+
+A guarder releases the resource in the input that `ReleaseResourceIndex` names; control edges from every user of the
+resource order it last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from grainline.base.dims import Expr
+from grainline.base.dtypes import DType
+
+Extent = int | Expr
+Shape = tuple[Extent, ...]
+
+#: What a slot holds: a fed array, a weight of the process-wide store, a block of the run's allocator, the memory of a
+#: returned array, scratch of one launch, a tiling decision, or a host result (an array or any Python object).
+SLOT_KINDS = ("input", "weight", "memory", "output", "workspace", "tiling", "object")
+
+RELEASE_INDEX = "ReleaseResourceIndex"
+
+
+@dataclass(frozen=True, slots=True)
+class KernelType:
+    """A registered kernel. `section` is its critical-section key: "memory", "launch" or "" (none)."""
+
+    name: str
+    container: str
+    section: str = ""
+    is_guarder: bool = False
+
+
+KERNELS: Mapping[str, KernelType] = MappingProxyType(
+    {
+        kernel.name: kernel
+        for kernel in (
+            KernelType("LoadWeight", "init", "memory"),
+            KernelType("ReleaseWeight", "deinit", "memory", is_guarder=True),
+            KernelType("InferShape", "main"),
+            KernelType("AllocMemory", "main", "memory"),
+            KernelType("AllocModelOutput", "main", "memory"),
+            KernelType("Tiling", "main"),
+            KernelType("AllocWorkspace", "main", "memory"),
+            KernelType("Launch", "main", "launch"),
+            KernelType("HostCall", "main"),
+            KernelType("ExtentsTensor", "main"),
+            KernelType("CopyMemory", "main", "launch"),
+            KernelType("FreeMemory", "main", "memory", is_guarder=True),
+        )
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One value cell. `shape` is None when only the run knows the rank, or when the slot is no tensor."""
+
+    id: int
+    kind: str
+    label: str
+    dtype: DType | None = None
+    shape: Shape | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A graph input. `default` is the index of the weight that stands in for a missing feed, or None."""
+
+    name: str
+    dtype: DType
+    shape: Shape | None
+    slot: int
+    default: int | None = None
+    kind: str = "tensor"
+
+    @property
+    def has_default(self) -> bool:
+        return self.default is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A graph output. Its slot has kind "output" (tensor memory) or "object" (whatever a HostCall returned)."""
+
+    name: str
+    dtype: DType
+    shape: Shape | None
+    slot: int
+    kind: str = "tensor"
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """A constant that Init loads.
+
+    `load` gives the array (C-contiguous, native byte order, possibly mapped from a file). `pack`, if any, turns it
+    into the bytes that kernels read; `layout` names what `pack` does and is part of the identity of the packed copy.
+    `identity` says where the source bytes come from so that equal weights are found without reading; "" = unknown.
+    `shape` and `dtype` describe the packed array.
+    """
+
+    label: str
+    dtype: DType
+    shape: tuple[int, ...]
+    identity: str = ""
+    layout: str = "dense"
+    load: Callable[[], np.ndarray[Any, Any]] | None = field(default=None, compare=False, repr=False)
+    pack: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]] | None = field(
+        default=None, compare=False, repr=False
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class HostOp:
+    """A host fallback. `call(*inputs) -> tuple of outputs`; tensors are NumPy arrays, inputs are read-only views.
+
+    An absent optional input is None (slot id -1 in the node's `arguments` attribute).
+    """
+
+    name: str
+    call: Callable[..., tuple[Any, ...]] | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One compiled realisation of a launch.
+
+    `key` names the native function. It is called for block ranges of [0, blocks). `cost_ps` predicts the single-thread
+    picoseconds of the whole launch. `scratch_bytes` is needed once per home. `words` follow the launch's words.
+    """
+
+    key: str
+    blocks: Extent
+    cost_ps: Extent = 0
+    scratch_bytes: Extent = 0
+    words: tuple[Extent, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A buffer argument: the address of `slot` plus `offset_bytes`; `access` is read, write or readwrite."""
+
+    slot: int
+    offset_bytes: Extent = 0
+    access: str = "read"
+
+
+@dataclass(frozen=True, slots=True)
+class ExecuteNode:
+    """One application of a kernel. `compute_node` is the operator's name, for messages and profiles."""
+
+    id: int
+    kernel: str
+    inputs: tuple[int, ...] = ()
+    outputs: tuple[int, ...] = ()
+    controls: tuple[int, ...] = ()
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    compute_node: str = ""
+
+    @property
+    def section(self) -> str:
+        return KERNELS[self.kernel].section
+
+    @property
+    def is_guarder(self) -> bool:
+        return KERNELS[self.kernel].is_guarder
+
+    @property
+    def released_slot(self) -> int:
+        """The slot whose resource this guarder releases."""
+        return self.inputs[self.attributes[RELEASE_INDEX]]
+
+
+@dataclass(frozen=True, slots=True)
+class ExecuteGraph:
+    """`slots[i].id == i`; node ids are unique over all containers; `verify.py` lists the other invariants."""
+
+    name: str
+    inputs: tuple[Input, ...]
+    outputs: tuple[Output, ...]
+    slots: tuple[Slot, ...]
+    init: tuple[ExecuteNode, ...]
+    main: tuple[ExecuteNode, ...]
+    deinit: tuple[ExecuteNode, ...]
+    weights: tuple[Weight, ...] = ()
+    host_ops: tuple[HostOp, ...] = ()
+
+    def launches(self) -> tuple[ExecuteNode, ...]:
+        return tuple(node for node in self.main if node.kernel == "Launch")
+
+    def variants(self) -> tuple[Variant, ...]:
+        """Every variant of every launch, in node order."""
+        tilings = (node for node in self.main if node.kernel == "Tiling")
+        return tuple(variant for node in tilings for variant in node.attributes["variants"])
