@@ -1,0 +1,88 @@
+"""Derives the execution order of a container from its edges.
+
+Priorities (smaller = earlier). An *anchor* is a node that does work (everything but allocations, tilings and guarders);
+its priority is its id, so anchors keep the order in which lowering created them unless an edge says otherwise. Every
+other node is needed first by some anchor and stands right before it; a guarder stands right behind the last node it
+depends on. The order is a topological sort that always takes the ready node with the smallest priority.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+
+from grainline.execgraph.ir import ExecuteNode
+
+_PREPARING = frozenset(("AllocMemory", "AllocModelOutput", "AllocWorkspace", "Tiling"))
+_BEFORE, _ANCHOR, _BEHIND = 0, 1, 2
+_NEVER = 1 << 62
+
+
+def predecessors(nodes: Iterable[ExecuteNode]) -> dict[int, tuple[int, ...]]:
+    """For each node id the ids of the nodes that must come first, by data and control edges, each once."""
+    nodes = tuple(nodes)
+    producer = {slot: node.id for node in nodes for slot in node.outputs}
+    return {
+        node.id: tuple(
+            dict.fromkeys((*(producer[slot] for slot in node.inputs if slot in producer), *node.controls))
+        )
+        for node in nodes
+    }
+
+
+def execution_order(nodes: Iterable[ExecuteNode]) -> tuple[ExecuteNode, ...]:
+    """The nodes in execution order. ValueError when the edges form a cycle."""
+    by_id = {node.id: node for node in nodes}
+    before = predecessors(by_id.values())
+    key = _priorities(by_id, before)
+    return tuple(by_id[node_id] for node_id in _sort(by_id, before, key))
+
+
+def _priorities(
+    by_id: dict[int, ExecuteNode], before: dict[int, tuple[int, ...]]
+) -> dict[int, tuple[int, int, int]]:
+    plain = {node_id: (0, 0, node_id) for node_id in by_id}
+    some_order = _sort(by_id, before, plain)
+    needed_by = {i: i if _is_anchor(node) else _NEVER for i, node in by_id.items()}
+    for node_id in reversed(some_order):
+        if by_id[node_id].is_guarder:
+            continue
+        for earlier in before[node_id]:
+            needed_by[earlier] = min(needed_by[earlier], needed_by[node_id])
+    key = {}
+    for node_id in some_order:
+        node = by_id[node_id]
+        if node.is_guarder:
+            last = max((needed_by[i] for i in before[node_id]), default=0)
+            key[node_id] = (last, _BEHIND, node_id)
+        else:
+            key[node_id] = (needed_by[node_id], _ANCHOR if _is_anchor(node) else _BEFORE, node_id)
+    return key
+
+
+def _is_anchor(node: ExecuteNode) -> bool:
+    return node.kernel not in _PREPARING and not node.is_guarder
+
+
+def _sort(
+    by_id: dict[int, ExecuteNode], before: dict[int, tuple[int, ...]], key: dict[int, tuple[int, int, int]]
+) -> list[int]:
+    waiting = {node_id: len(earlier) for node_id, earlier in before.items()}
+    after: dict[int, list[int]] = {node_id: [] for node_id in by_id}
+    for node_id, earlier in before.items():
+        for other in earlier:
+            after[other].append(node_id)
+    ready = [key[node_id] for node_id, count in waiting.items() if count == 0]
+    heapq.heapify(ready)
+    order = []
+    while ready:
+        node_id = heapq.heappop(ready)[2]
+        order.append(node_id)
+        for later in after[node_id]:
+            waiting[later] -= 1
+            if waiting[later] == 0:
+                heapq.heappush(ready, key[later])
+    if len(order) != len(by_id):
+        stuck = sorted(set(by_id) - set(order))
+        raise ValueError(f"the edges of nodes {stuck} form a cycle")
+    return order
