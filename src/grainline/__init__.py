@@ -1,0 +1,60 @@
+"""Grainline compiles an ONNX model for the machine it runs on and executes it.
+
+Only the names listed here are stable. Importing this package loads NumPy and nothing heavier: the importer, LLVM and
+the thread pool come with the first `load`.
+"""
+
+from grainline.base.errors import (
+    Cancelled,
+    FeedError,
+    GrainlineError,
+    KernelError,
+    ModelError,
+    OptionError,
+    OutOfMemory,
+    UnsupportedError,
+)
+from grainline.session.binding import IOBinding
+from grainline.session.inference import InferenceSession
+from grainline.session.model import Model, compile, load
+from grainline.session.options import (
+    ExecutionMode,
+    GraphOptimizationLevel,
+    ModelMetadata,
+    NodeArg,
+    RunOptions,
+    SessionOptions,
+    get_available_providers,
+    get_device,
+    set_default_logger_severity,
+)
+from grainline.session.values import OrtValue
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Cancelled",
+    "ExecutionMode",
+    "FeedError",
+    "GrainlineError",
+    "GraphOptimizationLevel",
+    "IOBinding",
+    "InferenceSession",
+    "KernelError",
+    "Model",
+    "ModelError",
+    "ModelMetadata",
+    "NodeArg",
+    "OptionError",
+    "OrtValue",
+    "OutOfMemory",
+    "RunOptions",
+    "SessionOptions",
+    "UnsupportedError",
+    "__version__",
+    "compile",
+    "get_available_providers",
+    "get_device",
+    "load",
+    "set_default_logger_severity",
+]

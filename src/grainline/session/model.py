@@ -1,0 +1,144 @@
+"""`load` compiles a model; `Model` runs it.
+
+The arguments of a run go to the compiled model untouched. Only when it refuses them is it looked whether something
+that is not an array (a list, an `OrtValue`, a DLPack object) can become one, and the run is tried again: the common
+case pays nothing for the rare one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from grainline.base.errors import FeedError, ModelError
+from grainline.base.knobs import Options
+from grainline.session.options import NodeArg, onnx_type
+
+if TYPE_CHECKING:
+    from grainline.session.trace import Trace
+
+Source = str | bytes | os.PathLike[str]
+
+
+class Model:
+    """A compiled model. Safe to use from several threads at once; every run has its own state.
+
+    `inputs` and `outputs` are lists of `NodeArg`. A model can be pickled: the copy compiles the same source again,
+    which the cache on disk makes quick.
+    """
+
+    def __init__(self, source: Source, options: Options) -> None:
+        from grainline import pipeline
+
+        self._source = _checked_source(source)
+        self._options = options
+        self._compiled = pipeline.compile_model(self._source, options.resolved())
+        self._execute = self._compiled.run
+        self.inputs = [describe(v) for v in self._compiled.inputs]
+        self.outputs = [describe(v) for v in self._compiled.outputs]
+
+    def run(self, feeds: Mapping[str, Any], outputs: Iterable[str] | None = None) -> list[np.ndarray]:
+        """Runs the model once. `feeds` maps every input name to an array.
+
+        Returns the arrays of `outputs` in that order, or of all outputs in the model's order. The arrays are the
+        caller's. Raises FeedError when the feeds do not fit, KernelError when a node fails.
+        """
+        try:
+            return self._execute(feeds, outputs)
+        except (FeedError, TypeError) as refusal:
+            return self.run_again(refusal, feeds, outputs)
+
+    def run_again(self, refusal: Exception, feeds: Any, outputs: Any, **extra: Any) -> list[np.ndarray]:
+        """The second try of a refused run, with everything array-like made an array; raises the refusal otherwise."""
+        from grainline.session import feeds as feeding
+
+        better, names = feeding.normalised(feeds, self.inputs), feeding.checked_outputs(outputs, self.outputs)
+        if better is feeds and names is outputs:
+            raise refusal
+        return self._execute(better, names, **extra)
+
+    def __call__(self, **feeds: Any) -> Any:
+        """Runs with the inputs as keyword arguments.
+
+        Returns the array itself when the model has one output, else a dict from output name to array.
+        """
+        arrays = self.run(feeds)
+        if len(arrays) == 1:
+            return arrays[0]
+        return {info.name: array for info, array in zip(self.outputs, arrays)}
+
+    def explain(self) -> str:
+        """Every choice that was made for this model, with its reason."""
+        return self._compiled.explain()
+
+    def trim(self) -> None:
+        """Gives the memory that is kept between runs back to the system."""
+        self._compiled.trim()
+
+    def profile(self, feeds: Mapping[str, Any], runs: int = 1) -> Trace:
+        """Runs `runs` times and returns what was measured, event by event."""
+        from grainline.session.trace import Trace
+
+        trace = Trace()
+        for _ in range(runs):
+            trace.measure(self._compiled, feeds, None)
+        return trace
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Model, (self._source, self._options)
+
+    def __repr__(self) -> str:
+        inputs = ", ".join(f"{v.name}: {v.type}{v.shape}" for v in self.inputs)
+        return f"<grainline.Model ({inputs}) -> {[v.name for v in self.outputs]}>"
+
+
+def load(
+    path_or_bytes: Source,
+    *,
+    threads: int | None = None,
+    cache: bool | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    executor: str | None = None,
+    memory_limit_bytes: int | None = None,
+) -> Model:
+    """Compiles an ONNX model, from a path or its bytes, for this machine and all its shapes.
+
+    threads: bound on the threads of a run, the caller included; 0 or None leaves it to the environment.
+    cache: whether machine code is kept on disk for the next process; on unless GRAINLINE_CACHE=0.
+    Raises ModelError for a model that is not valid and UnsupportedError for one that cannot be executed.
+    """
+    folder = None if cache_dir is None else Path(cache_dir)
+    return Model(path_or_bytes, Options(threads, cache, folder, executor, memory_limit_bytes))
+
+
+def compile(path_or_bytes: Source, **options: Any) -> Model:
+    """The same as `load`; the name for programs that only want the cache on disk to be filled."""
+    return load(path_or_bytes, **options)
+
+
+def describe(value: Any) -> NodeArg:
+    """The `NodeArg` of a compiled model's input or output (name, dtype, shape); unnamed symbols become None."""
+    dims = None if value.shape is None else [_dimension(d) for d in value.shape]
+    return NodeArg(value.name, onnx_type(value.dtype), [] if dims is None else dims)
+
+
+def _dimension(dim: Any) -> int | str | None:
+    if dim is None or isinstance(dim, int):
+        return dim
+    text = str(dim)
+    return text if text.isidentifier() and not text.startswith("_") else None
+
+
+def _checked_source(source: Any) -> str | bytes:
+    if isinstance(source, bytes | bytearray | memoryview):
+        return bytes(source)
+    if not isinstance(source, str | os.PathLike):
+        raise TypeError(f"Unable to load from type '{type(source)}'")
+    path = os.fspath(source)
+    if not os.path.isfile(path):
+        raise ModelError("there is no model file at this path", found=repr(path))
+    return path
