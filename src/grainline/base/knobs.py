@@ -10,10 +10,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from grainline.base.errors import OptionError
+
+if TYPE_CHECKING:  # importing pathlib costs more than this whole package
+    from pathlib import Path
 
 T = TypeVar("T")
 
@@ -67,6 +69,12 @@ def _first_of_list(text: str) -> int:
     return int(first) if first.isdigit() and int(first) > 0 else 0
 
 
+def _folder(path: str | os.PathLike[str]) -> Path:
+    from pathlib import Path
+
+    return Path(path).expanduser()
+
+
 def _one_of(*words: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text.lower() not in words:
@@ -98,12 +106,12 @@ CACHE = Knob(
     "Keep compiled machine code on disk between processes; 0 compiles anew in every process.",
     _flag,
 )
-CACHE_DIR = Knob(
+CACHE_DIR: Knob[Path | None] = Knob(
     "GRAINLINE_CACHE_DIR",
     "path of a folder",
     None,
     "Where compiled machine code is kept; the default is the user's cache folder.",
-    lambda text: Path(text).expanduser(),
+    _folder,
 )
 DEBUG = Knob(
     "GRAINLINE_DEBUG",
@@ -162,7 +170,7 @@ class Options:
 
     threads: int | None = None
     cache: bool | None = None
-    cache_dir: Path | None = None
+    cache_dir: str | os.PathLike[str] | None = None
     executor: str | None = None
     memory_limit_bytes: int | None = None
     profile: bool = False
@@ -181,7 +189,7 @@ class Options:
         return Options(
             threads=thread_budget(self.threads, environ),
             cache=CACHE.read(environ) if self.cache is None else self.cache,
-            cache_dir=CACHE_DIR.read(environ) if self.cache_dir is None else Path(self.cache_dir),
+            cache_dir=CACHE_DIR.read(environ) if self.cache_dir is None else _folder(self.cache_dir),
             executor=self.executor or EXECUTOR.read(environ),
             memory_limit_bytes=limit_mib << 20 if self.memory_limit_bytes is None else self.memory_limit_bytes,
             profile=self.profile,

@@ -6,15 +6,26 @@ should learn one time per process, such as a cache folder that cannot be written
 
 from __future__ import annotations
 
-import logging
 import warnings
+from functools import cache
+from typing import TYPE_CHECKING
 
 from grainline.base import knobs
 
-logger = logging.getLogger("grainline")
-logger.addHandler(logging.NullHandler())
+if TYPE_CHECKING:  # logging is imported with the first message, not with the package
+    from logging import Logger
 
 _warned: set[str] = set()
+
+
+@cache
+def logger() -> Logger:
+    """The logger 'grainline'; silent until the program configures logging."""
+    import logging
+
+    made = logging.getLogger("grainline")
+    made.addHandler(logging.NullHandler())
+    return made
 
 
 def is_shown(level: int) -> bool:
@@ -25,7 +36,7 @@ def is_shown(level: int) -> bool:
 def debug(level: int, text: str) -> None:
     """Logs `text` when GRAINLINE_DEBUG is at least `level`."""
     if is_shown(level):
-        logger.log(logging.INFO, text)
+        logger().info(text)
 
 
 def warn_once(key: str, text: str) -> None:

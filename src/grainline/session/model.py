@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -111,8 +110,7 @@ def load(
     cache: whether machine code is kept on disk for the next process; on unless GRAINLINE_CACHE=0.
     Raises ModelError for a model that is not valid and UnsupportedError for one that cannot be executed.
     """
-    folder = None if cache_dir is None else Path(cache_dir)
-    return Model(path_or_bytes, Options(threads, cache, folder, executor, memory_limit_bytes))
+    return Model(path_or_bytes, Options(threads, cache, cache_dir, executor, memory_limit_bytes))
 
 
 def compile(path_or_bytes: Source, **options: Any) -> Model:

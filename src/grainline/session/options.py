@@ -7,7 +7,6 @@ so that code written for onnxruntime runs unchanged. Unknown attributes are erro
 from __future__ import annotations
 
 import enum
-import logging
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -242,5 +241,4 @@ def get_device() -> str:
 
 def set_default_logger_severity(severity: int) -> None:
     """0 verbose, 1 info, 2 warning, 3 error, 4 fatal: the level of the 'grainline' logger."""
-    levels = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
-    logger.setLevel(levels[max(0, min(int(severity), 4))])
+    logger().setLevel(10 * (max(0, min(int(severity), 4)) + 1))
