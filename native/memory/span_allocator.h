@@ -16,6 +16,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "base/status.h"
@@ -25,7 +26,6 @@
 namespace grainline {
 
 struct Span;
-struct Segment;
 
 // What allocate hands out. The owner may read all fields and write none.
 struct MemoryBlock {
@@ -86,10 +86,6 @@ class SpanAllocator {
   static constexpr size_t kExactLayers = 512;  // page counts 1 .. 511 have a list of their own
   static constexpr int kSlabClasses = 6;
 
-  struct Layer {
-    Span* newest = nullptr;
-  };
-
   MemoryBlock* wrap(std::byte* data, size_t size_bytes, size_t capacity_bytes, Span* span,
                     uint32_t slot);
   MemoryBlock* allocate_small(size_t size_bytes);
@@ -97,26 +93,24 @@ class SpanAllocator {
   Span* new_slab(int slab_class);
 
   Span* take_pages(size_t pages);
-  Span* smallest_larger(size_t pages) const;
+  Span* find_idle(size_t pages) const;
   bool spare(Span* span, size_t pages);
   Span* give_tail(Span* span, size_t pages);
   Span* grow(size_t pages);
   void free_span(Span* span);
-  Span* absorb_next(Span* span);
+  void absorb_next(Span* span);
 
   void push_idle(Span* span);
   void remove_idle(Span* span);
-  void push_partial(Span* slab);
-  void remove_partial(Span* slab);
-
-  void release_segment(Span* whole);
-  void release_empty_slabs();
+  void release_slab(Span* slab);
+  void release_segment(size_t index);
+  void discard_idle(Span* first);
   std::string leak_report() const;
 
   MemorySource& source_;
   ObjectPool<MemoryBlock> block_pool_;
   ObjectPool<Span> span_pool_;
-  std::array<Layer, kExactLayers> layers_{};
+  std::array<Span*, kExactLayers> layers_{};  // the newest idle span of each page count
   std::array<uint64_t, kExactLayers / 64> non_empty_{};
   Span* large_ = nullptr;
   std::array<Span*, kSlabClasses> partial_{};     // slabs with at least one free slot

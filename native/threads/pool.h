@@ -113,6 +113,7 @@ class Pool {
   }
   static void* thread_main(void* home);
   static void after_fork_in_child();
+  void set_fork_hook() noexcept;
 
   int32_t dispatch_parallel(const Dispatch& d) noexcept;
   bool try_lock() noexcept;
@@ -127,17 +128,17 @@ class Pool {
   void settle(uint32_t count) noexcept;
   void await_settled(uint32_t count) noexcept;
 
-  void serve(int home) noexcept;
+  [[noreturn]] void serve(int home) noexcept;
   uint64_t await_change(int home, uint64_t seen, int64_t hot_until_ns) noexcept;
   uint64_t park(int home, uint64_t seen) noexcept;
   void wake(int home) noexcept;
   bool may_spin(int home) const noexcept;
+  bool has_processor_for_all() const noexcept;
 
   Job job_;
   alignas(64) std::atomic<uint64_t> state_{0};
   alignas(64) std::atomic<uint32_t> busy_{0};
   std::atomic<int> started_{0};
-  bool fork_hook_set_ = false;  // under busy_
   alignas(64) std::atomic<uint32_t> settled_{0};
   std::atomic<int32_t> fault_{0};
   std::atomic<uint32_t> caller_parked_{0};
@@ -145,6 +146,7 @@ class Pool {
   std::atomic<int> processors_{0};
   std::atomic<int> processors_override_{0};
   std::atomic<int> thread_limit_{0};
+  std::atomic<bool> has_fork_hook_{false};
   Cursor cursors_[kMaxHomes];
   Slot slots_[kMaxHomes];
 };

@@ -1,0 +1,88 @@
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "check.h"
+#include "threads/topology.h"
+
+using namespace grainline;
+namespace fs = std::filesystem;
+
+namespace {
+
+// A file tree below a temporary folder, removed at the end.
+class FakeRoot {
+ public:
+  FakeRoot() {
+    char path[] = "/tmp/grainline-topology-XXXXXX";
+    path_ = mkdtemp(path);
+  }
+  ~FakeRoot() { fs::remove_all(path_); }
+  void write(const std::string& name, const std::string& text) {
+    const fs::path file = path_ + name;
+    fs::create_directories(file.parent_path());
+    std::ofstream(file) << text;
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace
+
+TEST(missing_files_mean_no_quota) {
+  const FakeRoot root;
+  EXPECT(quota_processors(root.path()) == 0, "no files, no quota");
+  EXPECT(allowed_processors(root.path()) == affinity_processors(), "the affinity alone counts");
+  EXPECT(affinity_processors() >= 1, "there is always one processor");
+}
+
+TEST(quota_v2_rounds_down_to_at_least_one) {
+  struct {
+    const char* text;
+    int expected;
+  } const cases[] = {{"max 100000\n", 0},    {"100000 100000\n", 1}, {"150000 100000\n", 1},
+                     {"50000 100000\n", 1},  {"399999 100000\n", 3}, {"400000 100000\n", 4},
+                     {"garbage", 0},         {"", 0},                {"100000 0\n", 0}};
+  for (const auto& c : cases) {
+    FakeRoot root;
+    root.write("/proc/self/cgroup", "0::/\n");
+    root.write("/sys/fs/cgroup/cpu.max", c.text);
+    EXPECT(quota_processors(root.path()) == c.expected, c.text);
+    EXPECT(allowed_processors(root.path()) <= affinity_processors(), "never above the affinity");
+  }
+}
+
+TEST(the_tightest_parent_group_counts) {
+  FakeRoot root;
+  root.write("/proc/self/cgroup", "0::/a/b\n");
+  root.write("/sys/fs/cgroup/a/b/cpu.max", "800000 100000");
+  root.write("/sys/fs/cgroup/a/cpu.max", "300000 100000");
+  root.write("/sys/fs/cgroup/cpu.max", "max 100000");
+  EXPECT(quota_processors(root.path()) == 3, "the parent's quota is tighter");
+}
+
+TEST(a_group_path_of_the_host_falls_back_to_the_mount) {
+  FakeRoot root;
+  root.write("/proc/self/cgroup", "0::/kubepods/pod17/deadbeef\n");
+  root.write("/sys/fs/cgroup/cpu.max", "250000 100000");
+  EXPECT(quota_processors(root.path()) == 2, "inside a container the mount is our group");
+}
+
+TEST(quota_v1_reads_both_files) {
+  FakeRoot root;
+  root.write("/proc/self/cgroup", "5:memory:/x\n4:cpu,cpuacct:/job\n0::/\n");
+  root.write("/sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_quota_us", "250000\n");
+  root.write("/sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_period_us", "100000\n");
+  root.write("/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "-1\n");
+  root.write("/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n");
+  EXPECT(quota_processors(root.path()) == 2, "two and a half processors are two");
+}
+
+TEST(damaged_group_lines_are_ignored) {
+  FakeRoot root;
+  root.write("/proc/self/cgroup", "\n:\n::\nnonsense\n3:cpuset\n1:cpu:relative\n");
+  EXPECT(quota_processors(root.path()) == 0, "nothing readable, no quota");
+}

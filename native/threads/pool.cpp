@@ -1,0 +1,186 @@
+// Dispatching: who may, how the job is published, claimed and settled. The life of the pool
+// threads: pool_threads.cpp.
+#include "threads/pool.h"
+
+#include <sched.h>
+
+#include <algorithm>
+
+#include "base/relax.h"
+#include "threads/clock.h"
+#include "threads/parking.h"
+
+namespace grainline {
+namespace {
+
+constexpr auto relaxed = std::memory_order_relaxed;
+
+constexpr int kTasksPerHome = 32;            // when the caller leaves the grain to the pool
+constexpr int kWaitSpins = 1000;             // pauses before the waiting caller lets others run
+constexpr int64_t kWaitYieldNs = 1'000'000;  // and how long it does so before it sleeps
+
+constinit Pool process_pool;
+
+uint64_t pack(uint32_t high, uint32_t low) { return uint64_t{high} << 32 | low; }
+uint32_t high_of(uint64_t word) { return static_cast<uint32_t>(word >> 32); }
+uint32_t low_of(uint64_t word) { return static_cast<uint32_t>(word); }
+
+int64_t ceil_div(int64_t value, int64_t unit) { return (value - 1) / unit + 1; }
+
+// How many of `tasks` belong to this home: those k with k mod homes == home.
+int64_t tasks_of_home(int64_t tasks, int64_t homes, int64_t home) {
+  return (tasks - home + homes - 1) / homes;
+}
+
+}  // namespace
+
+Pool& Pool::process() noexcept { return process_pool; }
+
+int32_t Pool::dispatch_parallel(const Dispatch& d) noexcept {
+  int homes = std::min(d.homes, homes_allowed());
+  int64_t grain = d.grain > 0 ? d.grain : ceil_div(d.blocks, int64_t{kTasksPerHome} * homes);
+  grain = std::max(grain, ceil_div(d.blocks, kMaxTasks));
+  const int64_t tasks = ceil_div(d.blocks, grain);
+  homes = static_cast<int>(std::min<int64_t>(homes, tasks));
+  if (homes <= 1 || !try_lock()) return run_whole(d);
+  homes = start_threads(homes);
+  if (homes <= 1) {
+    unlock();
+    return run_whole(d);
+  }
+  const Job job{d.fn, d.args, d.blocks, grain, tasks, d.scratch, d.scratch_stride, homes};
+  const uint32_t epoch = publish(job);
+  const int64_t own = work(0, epoch, homes);
+  await_settled(static_cast<uint32_t>(tasks - own));
+  // Relaxed: whoever set it settled its task afterwards, and all tasks are settled.
+  const int32_t fault = fault_.load(relaxed);
+  unlock();
+  return fault;
+}
+
+// Acquire: what the last holder wrote to the job is seen before we write it again.
+bool Pool::try_lock() noexcept {
+  return busy_.load(relaxed) == 0 && busy_.exchange(1, std::memory_order_acquire) == 0;
+}
+
+void Pool::unlock() noexcept { busy_.store(0, std::memory_order_release); }
+
+uint32_t Pool::publish(const Job& job) noexcept {
+  const auto homes = static_cast<uint32_t>(job.homes);
+  // Relaxed: only the holder of busy_ writes it.
+  const uint32_t epoch = high_of(state_.load(relaxed)) + 1;
+  job_ = job;
+  settled_.store(0, relaxed);
+  fault_.store(0, relaxed);
+  for (uint32_t home = 0; home < homes; ++home) {
+    const auto count = static_cast<uint32_t>(tasks_of_home(job.tasks, job.homes, home));
+    // Release: a successful claim (acquire) sees the job and the reset counters.
+    cursors_[home].word.store(pack(epoch, count), std::memory_order_release);
+  }
+  // seq_cst, against the parking thread's "set parked, then read state": one of us sees the other.
+  state_.store(pack(epoch, homes), std::memory_order_seq_cst);
+  wake(1);
+  return epoch;
+}
+
+void Pool::warm(int homes) noexcept {
+  homes = std::min(homes, homes_allowed());
+  if (homes <= 1 || !try_lock()) return;
+  homes = start_threads(homes);
+  // A dispatch without tasks: everyone comes, finds nothing, and is hot.
+  if (homes > 1) publish(Job{nullptr, nullptr, 0, 1, 0, nullptr, 0, homes});
+  unlock();
+}
+
+// Own tasks in order, then one at a time from the right neighbours, in rounds. Pool threads settle
+// as they go; the caller returns how many it did and settles nothing.
+int64_t Pool::work(int home, uint32_t epoch, int homes) noexcept {
+  uint32_t count = 0;
+  while (uint32_t left = claim(home, epoch)) count += run_task(home, home, left, epoch);
+  if (home != 0) settle(count);
+  int64_t total = count;
+  for (bool has_found = true; has_found;) {
+    has_found = false;
+    for (int step = 1; step < homes; ++step) {
+      const int owner = (home + step) % homes;
+      const uint32_t left = claim(owner, epoch);
+      if (left == 0) continue;
+      has_found = true;
+      count = run_task(home, owner, left, epoch);
+      if (home != 0) settle(count);
+      total += count;
+    }
+  }
+  return total;
+}
+
+// 0: nothing left, or the dispatch of that epoch is over. Else the count before this claim.
+uint32_t Pool::claim(int owner, uint32_t epoch) noexcept {
+  std::atomic<uint64_t>& word = cursors_[owner].word;
+  uint64_t seen = word.load(relaxed);
+  while (high_of(seen) == epoch && low_of(seen) != 0) {
+    // Acquire: the job's fields as published (the store and all claims are one release sequence).
+    if (word.compare_exchange_weak(seen, seen - 1, std::memory_order_acquire, relaxed))
+      return low_of(seen);
+  }
+  return 0;
+}
+
+// Everything that is left, to be skipped. Relaxed: nothing is read on the strength of it.
+uint32_t Pool::claim_rest(int owner, uint32_t epoch) noexcept {
+  std::atomic<uint64_t>& word = cursors_[owner].word;
+  uint64_t seen = word.load(relaxed);
+  while (high_of(seen) == epoch && low_of(seen) != 0) {
+    if (word.compare_exchange_weak(seen, pack(epoch, 0), relaxed, relaxed)) return low_of(seen);
+  }
+  return 0;
+}
+
+// Returns how many tasks are done with: this one, and after a fault the rest of its home.
+uint32_t Pool::run_task(int home, int owner, uint32_t left, uint32_t epoch) noexcept {
+  const Job& job = job_;  // stable: we hold an unsettled claim
+  if (fault_.load(relaxed) != 0) return 1 + claim_rest(owner, epoch);
+  const int64_t index = tasks_of_home(job.tasks, job.homes, owner) - left;
+  const int64_t begin = (owner + index * job.homes) * job.grain;
+  const int64_t end = begin + std::min(job.grain, job.blocks - begin);
+  void* scratch = job.scratch + static_cast<size_t>(home) * job.scratch_stride;
+  const int32_t result = job.fn(job.args, begin, end, scratch);
+  if (result == 0) [[likely]]
+    return 1;
+  int32_t none = 0;
+  // Relaxed: settling publishes it to the caller; to others it is only a hint to skip.
+  fault_.compare_exchange_strong(none, result, relaxed, relaxed);
+  return 1 + claim_rest(owner, epoch);
+}
+
+void Pool::settle(uint32_t count) noexcept {
+  if (count == 0) return;
+  // Release part: the kernel's results. seq_cst, against the caller's "set parked, then read
+  // settled". After this line the job may be gone, and the flag below another dispatch's: then the
+  // wake-up is needless and harmless.
+  settled_.fetch_add(count, std::memory_order_seq_cst);
+  if (caller_parked_.load(std::memory_order_seq_cst) != 0 && caller_parked_.exchange(0) != 0)
+    wake_sleeper(caller_parked_);
+}
+
+// The tasks that others claimed. Acquire: their results.
+void Pool::await_settled(uint32_t count) noexcept {
+  if (count == 0) return;
+  for (int spin = 0; spin < kWaitSpins && has_processor_for_all(); ++spin) {
+    if (settled_.load(std::memory_order_acquire) == count) return;
+    cpu_relax();
+  }
+  const int64_t give_up_ns = now_ns() + kWaitYieldNs;
+  while (settled_.load(std::memory_order_acquire) != count) {
+    if (now_ns() < give_up_ns) {
+      sched_yield();
+      continue;
+    }
+    caller_parked_.store(1, std::memory_order_seq_cst);
+    if (settled_.load(std::memory_order_seq_cst) == count) break;
+    sleep_on(caller_parked_, 1);
+  }
+  caller_parked_.store(0, relaxed);
+}
+
+}  // namespace grainline

@@ -1,0 +1,189 @@
+// The life of the pool threads: start, spin, sleep, fork. And what says how many there may be.
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstdio>
+
+#include "base/relax.h"
+#include "threads/clock.h"
+#include "threads/parking.h"
+#include "threads/pool.h"
+#include "threads/topology.h"
+
+namespace grainline {
+namespace {
+
+constexpr auto relaxed = std::memory_order_relaxed;
+constexpr int kPausesPerLook = 32;  // between two looks at the clock and the active runs
+
+// RunScopes that the calling thread holds: the ones that survive a fork.
+thread_local int runs_of_this_thread = 0;
+
+// Signals are the business of the program's own threads.
+bool start_detached(void* (*main)(void*), void* argument) noexcept {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  pthread_t thread;
+  const bool is_started = pthread_create(&thread, nullptr, main, argument) == 0;
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (is_started) pthread_detach(thread);
+  return is_started;
+}
+
+void name_this_thread([[maybe_unused]] int home) noexcept {
+#if defined(__linux__)
+  char name[16];
+  std::snprintf(name, sizeof name, "grainline-%d", home);
+  pthread_setname_np(pthread_self(), name);
+#endif
+}
+
+}  // namespace
+
+// Relaxed throughout: numbers that steer, and publish nothing.
+int Pool::processors() noexcept {
+  const int known = processors_.load(relaxed);
+  if (known > 0) [[likely]]
+    return known;
+  const int found = allowed_processors();
+  processors_.store(found, relaxed);
+  return found;
+}
+
+int Pool::homes_allowed() noexcept {
+  const int override_count = processors_override_.load(relaxed);
+  const int available = override_count > 0 ? override_count : processors();
+  const int limit = thread_limit_.load(relaxed);
+  const int others = std::max(active_runs_.load(relaxed) - 1, 0);
+  const int homes = std::min(available - others, limit > 0 ? limit : INT_MAX);
+  return std::clamp(homes, 1, kMaxHomes);
+}
+
+bool Pool::workers_hot() const noexcept {
+  return started_.load(relaxed) > 0 && slots_[1].parked.load(relaxed) == 0;
+}
+
+void Pool::set_thread_limit(int limit) noexcept {
+  thread_limit_.store(std::max(limit, 0), relaxed);
+}
+
+void Pool::override_processors_for_test(int processors) noexcept {
+  processors_override_.store(std::max(processors, 0), relaxed);
+}
+
+// A thread spins only where a processor is left over: one for each active run, one for each pool
+// thread before it.
+bool Pool::may_spin(int home) const noexcept {
+  const int runs = active_runs_.load(relaxed);
+  return runs > 0 && runs + home <= processors_.load(relaxed);
+}
+
+bool Pool::has_processor_for_all() const noexcept {
+  const int runs = std::max(active_runs_.load(relaxed), 1);
+  return runs + started_.load(relaxed) <= processors_.load(relaxed);
+}
+
+// Under busy_. Returns how many homes there are threads for.
+int Pool::start_threads(int homes) noexcept {
+  int started = started_.load(relaxed);
+  if (started + 1 >= homes) [[likely]]
+    return homes;
+  set_fork_hook();
+  while (started + 1 < homes) {
+    const intptr_t home = started + 1;
+    if (!start_detached(&Pool::thread_main, reinterpret_cast<void*>(home))) break;
+    started_.store(++started, relaxed);
+  }
+  return std::min(homes, started + 1);
+}
+
+void* Pool::thread_main(void* home) {
+  const auto index = static_cast<int>(reinterpret_cast<intptr_t>(home));
+  name_this_thread(index);
+  process().serve(index);
+  return nullptr;
+}
+
+[[noreturn]] void Pool::serve(int home) noexcept {
+  uint64_t seen = 0;
+  int64_t hot_until_ns = now_ns() + kHotNs;
+  for (;;) {
+    seen = await_change(home, seen, hot_until_ns);
+    const auto homes = static_cast<int>(seen & UINT32_MAX);
+    if (home >= homes) continue;
+    for (int child = 2 * home; child <= 2 * home + 1 && child < homes; ++child) wake(child);
+    work(home, static_cast<uint32_t>(seen >> 32), homes);
+    hot_until_ns = now_ns() + kHotNs;
+  }
+}
+
+// Acquire: nothing is read on the strength of the state alone, but the wake-ups that follow must
+// come after it. The cursors order the rest.
+uint64_t Pool::await_change(int home, uint64_t seen, int64_t hot_until_ns) noexcept {
+  while (may_spin(home)) {
+    for (int pause = 0; pause < kPausesPerLook; ++pause) {
+      const uint64_t state = state_.load(std::memory_order_acquire);
+      if (state != seen) return state;
+      cpu_relax();
+    }
+    if (now_ns() > hot_until_ns) break;
+  }
+  return park(home, seen);
+}
+
+uint64_t Pool::park(int home, uint64_t seen) noexcept {
+  std::atomic<uint32_t>& parked = slots_[home].parked;
+  for (;;) {
+    // seq_cst both, against publish: "store state, then read parked".
+    parked.store(1, std::memory_order_seq_cst);
+    const uint64_t state = state_.load(std::memory_order_seq_cst);
+    if (state != seen) {
+      parked.store(0, relaxed);
+      return state;
+    }
+    sleep_on(parked, 1);
+  }
+}
+
+// seq_cst: see park. The exchange makes one of several wakers pay for the system call.
+void Pool::wake(int home) noexcept {
+  std::atomic<uint32_t>& parked = slots_[home].parked;
+  if (parked.load(std::memory_order_seq_cst) == 0) return;
+  if (parked.exchange(0, std::memory_order_seq_cst) != 0) wake_sleeper(parked);
+}
+
+// Once per process, before there is anything that a child must forget. Relaxed: a second caller
+// that comes too early loses nothing but a hook for a fork at this very moment.
+void Pool::set_fork_hook() noexcept {
+  if (has_fork_hook_.load(relaxed) || has_fork_hook_.exchange(true, relaxed)) return;
+  pthread_atfork(nullptr, nullptr, &Pool::after_fork_in_child);
+}
+
+// Only the forking thread lives on. Others may have held busy_ or a RunScope; their marks are
+// wiped, and the epoch goes on so that nothing old can be claimed.
+void Pool::after_fork_in_child() {
+  Pool& pool = process();
+  pool.started_.store(0, relaxed);
+  pool.processors_.store(0, relaxed);
+  pool.active_runs_.store(runs_of_this_thread, relaxed);
+  pool.caller_parked_.store(0, relaxed);
+  for (Slot& slot : pool.slots_) slot.parked.store(0, relaxed);
+  pool.busy_.store(0, relaxed);
+}
+
+// Relaxed: a count that spinning threads look at now and then.
+RunScope::RunScope() noexcept {
+  Pool::process().set_fork_hook();
+  ++runs_of_this_thread;
+  Pool::process().active_runs_.fetch_add(1, relaxed);
+}
+
+RunScope::~RunScope() {
+  --runs_of_this_thread;
+  Pool::process().active_runs_.fetch_sub(1, relaxed);
+}
+
+}  // namespace grainline
