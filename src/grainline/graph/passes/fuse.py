@@ -1,0 +1,235 @@
+"""Which nodes become one kernel.
+
+`fuse(graph)` partitions the compute nodes into `Group`s; views belong to no group, they are addressing. A group has one
+iteration space (a shape) and at most one reduced axis; every value inside has the shape of the space, or that shape
+with 1 at the reduced axis. The rules know operator *families*, no operator patterns:
+
+* `pointwise`: elementwise work, gathers, iotas and padding over one space.
+* `row`: the same with reductions over the last axis; values from before and after a reduction may mix.
+* `column`: reductions over another axis; only reduced values may leave the group.
+* `matmul`: one matrix product, and row work over its result (its strip epilogue).
+* `single`: a node that stands alone (host, concat, extents).
+
+A node joins the latest group that makes one of its inputs. Joining is legal when nothing it reads depends on that
+group from outside; groups stay acyclic. A value that someone outside reads leaves the group as a further result, so
+fusion never changes or removes a graph output.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+
+from grainline.graph.ir import Graph, Node, Shape, Value
+from grainline.graph.ops import is_pointwise, is_view
+
+#: bounds the size of one kernel, hence its compile time and its number of arguments
+MAX_NODES = 96
+
+GENERATORS = frozenset({"gather", "gather_nd", "iota", "pad"})
+ALONE = frozenset({"host", "concat"})
+
+
+@dataclass(eq=False)
+class Group:
+    """Nodes of one kernel in topological order. `axis` is the reduced axis of `space`, or None."""
+
+    id: int
+    kind: str
+    space: Shape
+    nodes: list[Node] = field(default_factory=list)
+    axis: int | None = None
+
+    def reduced_space(self) -> Shape | None:
+        if self.axis is None:
+            return None
+        return tuple(1 if a == self.axis else d for a, d in enumerate(self.space))
+
+    def values(self) -> set[str]:
+        return {v.name for node in self.nodes for v in node.outputs}
+
+
+def fuse(graph: Graph) -> tuple[Group, ...]:
+    """The groups in an order that respects every dependence, close to the order of the graph."""
+    return _Partition(graph).build()
+
+
+class _Partition:
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.readers = graph.consumers()
+        self.outputs = graph.output_names()
+        self.producers = graph.producers()
+        self.order = {id(node): i for i, node in enumerate(graph.nodes)}
+        self.owner: dict[str, Group] = {}
+        self.groups: dict[int, Group] = {}
+
+    def build(self) -> tuple[Group, ...]:
+        for node in self.graph.nodes:
+            if is_view(node.op):
+                continue
+            group = self._host_group(node) or self._new_group(node)
+            self._absorb_producers(group, node)
+        return self._sorted()
+
+    def _new_group(self, node: Node) -> Group:
+        kind, axis = "pointwise", None
+        space: Shape = node.output.shape or ()
+        if node.op in ALONE or (node.op == "extents" and node.output.shape != ()):
+            kind = "single"
+        elif node.op == "matmul":
+            kind = "matmul"
+        elif node.op == "reduce":
+            space = node.inputs[0].shape or ()
+            axis = node.attributes["axes"][0]
+            kind = "row" if axis == len(space) - 1 else "column"
+        group = Group(len(self.groups), kind, space, axis=axis)
+        self.groups[group.id] = group
+        self._add(group, node)
+        return group
+
+    def _add(self, group: Group, node: Node) -> None:
+        group.nodes.append(node)
+        for value in node.outputs:
+            self.owner[value.name] = group
+
+    def _host_group(self, node: Node) -> Group | None:
+        """Joins `node` to a group that makes one of its inputs, the latest that is legal."""
+        if node.op in ALONE or node.op in ("matmul", "extents", "iota", "pad"):
+            return None
+        made = {g.id: g for v in node.inputs if (g := self.owner.get(v.name)) is not None}
+        for group in sorted(made.values(), key=self._last, reverse=True):
+            if self._fits(group, node) and self._independent(group, node):
+                if node.op == "reduce" and group.axis is None:
+                    group.axis = node.attributes["axes"][0]
+                    if group.kind == "pointwise":
+                        group.kind = "row" if group.axis == len(group.space) - 1 else "column"
+                self._add(group, node)
+                return group
+        return None
+
+    def _last(self, group: Group) -> int:
+        return self.order[id(group.nodes[-1])]
+
+    def _fits(self, group: Group, node: Node) -> bool:
+        if group.kind == "single" or len(group.nodes) >= MAX_NODES:
+            return False
+        if node.op == "reduce":
+            return self._reduce_fits(group, node)
+        if node.op in ("gather", "gather_nd"):
+            return False
+        if not is_pointwise(node.op):
+            return False
+        if node.output.shape == group.reduced_space():
+            return True
+        return node.output.shape == group.space and group.kind != "column"
+
+    def _reduce_fits(self, group: Group, node: Node) -> bool:
+        (axis,) = node.attributes["axes"]
+        if node.inputs[0].shape != group.space or self.owner.get(node.inputs[0].name) is not group:
+            return False
+        if group.axis is not None:
+            return axis == group.axis
+        if axis == len(group.space) - 1:
+            return True
+        return group.kind == "pointwise" and self._stays_inside(group, (node,))
+
+    def _stays_inside(self, group: Group, extra: tuple[Node, ...]) -> bool:
+        """Whether nobody but the group and `extra` reads the group's values."""
+        inside = {id(n) for n in (*group.nodes, *extra)}
+        return all(
+            name not in self.outputs and all(id(n) in inside for n in self.readers.get(name, ()))
+            for name in group.values()
+        )
+
+    def _independent(self, group: Group, node: Node) -> bool:
+        """Whether no input of `node` from another group depends on `group`."""
+        others = {g.id: g for v in node.inputs if (g := self._source(v)) not in (None, group)}
+        viewed = any(
+            self._source(v) is group and self.owner.get(v.name) is not group for v in node.inputs
+        )
+        return not viewed and not any(self._depends(g, group) for g in others.values() if g)
+
+    def _source(self, value: Value) -> Group | None:
+        """The group whose result `value` shows, through views."""
+        node = self.producers.get(value.name)
+        while node is not None and is_view(node.op):
+            value = node.inputs[0]
+            node = self.producers.get(value.name)
+        return self.owner.get(value.name)
+
+    def _inputs(self, group: Group) -> dict[int, Group]:
+        found: dict[int, Group] = {}
+        for node in group.nodes:
+            for value in node.inputs:
+                source = self._source(value)
+                if source is not None and source is not group:
+                    found[source.id] = source
+        return found
+
+    def _depends(self, group: Group, on: Group) -> bool:
+        """Whether `group` needs a result of `on`, directly or not."""
+        seen: set[int] = set()
+        stack = [group]
+        while stack:
+            current = stack.pop()
+            if current is on:
+                return True
+            for source in self._inputs(current).values():
+                if source.id not in seen:
+                    seen.add(source.id)
+                    stack.append(source)
+        return False
+
+    def _absorb_producers(self, group: Group, node: Node) -> None:
+        """Merges pointwise groups that feed `node` over the same space into its group."""
+        for value in node.inputs:
+            other = self.owner.get(value.name)
+            if other is None or other is group or other.kind != "pointwise":
+                continue
+            if other.space == group.space and self._mergeable(group, other):
+                self._merge(group, other)
+
+    def _mergeable(self, group: Group, other: Group) -> bool:
+        if group.kind == "single" or len(group.nodes) + len(other.nodes) > MAX_NODES:
+            return False
+        if group.kind == "matmul" and any(
+            v.name in other.values() for n in group.nodes if n.op == "matmul" for v in n.inputs
+        ):
+            return False
+        if group.kind == "column" and not self._stays_inside(other, tuple(group.nodes)):
+            return False
+        if any(
+            self._source(v) is other and self.owner.get(v.name) is not other
+            for n in group.nodes
+            for v in n.inputs
+        ):
+            return False
+        between = [g for g in self._inputs(group).values() if g is not other]
+        return not any(self._depends(g, other) for g in between)
+
+    def _merge(self, group: Group, other: Group) -> None:
+        nodes = sorted((*group.nodes, *other.nodes), key=lambda n: self.order[id(n)])
+        group.nodes = nodes
+        for name in other.values():
+            self.owner[name] = group
+        del self.groups[other.id]
+
+    def _sorted(self) -> tuple[Group, ...]:
+        waiting = {g.id: set(self._inputs(g)) for g in self.groups.values()}
+        users: dict[int, list[int]] = {}
+        for gid, sources in waiting.items():
+            for source in sources:
+                users.setdefault(source, []).append(gid)
+        ready = [(self._last(self.groups[g]), g) for g, w in waiting.items() if not w]
+        heapq.heapify(ready)
+        ordered: list[Group] = []
+        while ready:
+            _, gid = heapq.heappop(ready)
+            ordered.append(self.groups[gid])
+            for user in users.get(gid, ()):
+                waiting[user].discard(gid)
+                if not waiting[user]:
+                    heapq.heappush(ready, (self._last(self.groups[user]), user))
+        assert len(ordered) == len(self.groups), "fusion made a cycle"
+        return tuple(ordered)

@@ -1,0 +1,429 @@
+"""Group -> tile program.
+
+A group becomes one program: its loops but the reduced axis (or the columns of a matrix product) are the root nest, its
+nodes are operations in order, values from outside are loads and values that leave are stores. What the program means
+is stated once, here; how it maps to lanes and threads is for `plan`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from grainline.base.dims import Expr
+from grainline.base.dtypes import BY_NAME, I64
+from grainline.graph.ir import Node, Shape
+from grainline.graph.ir import Value as GraphValue
+from grainline.graph.passes.fuse import Group
+from grainline.lower.access import Access, Place, Unaddressable, aligned, loops_of
+from grainline.lower.layout import merge
+from grainline.tile.build import ProgramBuilder, affine
+from grainline.tile.build import Value as TileValue
+from grainline.tile.ir import Affine, Axis, TileProgram, View
+
+Extent = int | Expr
+
+TILE_NAMES = {"where": "select"}
+REDUCTIONS = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
+
+@dataclass(frozen=True)
+class Argument:
+    """What the launch passes for one view of the program."""
+
+    place: Place
+    write: bool
+
+
+@dataclass(frozen=True)
+class Kernel:
+    program: TileProgram
+    arguments: tuple[Argument, ...]
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What a kernel asks of its surroundings.
+
+    `place` finds where a value from outside lies; `scalar` gives the number of a one-element constant, or None;
+    `panels` gives the packed place of a constant matrix [K, N], or None; `target` says where a result that leaves the
+    group is stored, or None when it stays inside.
+    """
+
+    place: Callable[[GraphValue], Place]
+    scalar: Callable[[GraphValue], Any]
+    panels: Callable[[GraphValue], Place | None]
+    target: Callable[[GraphValue], Place | None]
+    panel: int = 16
+
+
+def build_kernel(group: Group, sources: Sources) -> Kernel:
+    """The tile program of a compiled group. Raises Unaddressable when an operand must be copied first."""
+    return _KernelBuilder(group, sources).build()
+
+
+class _KernelBuilder:
+    def __init__(self, group: Group, sources: Sources) -> None:
+        self.group = group
+        self.sources = sources
+        self.space = group.space
+        self.rank = len(self.space)
+        self.made = group.values()
+        self.column: int | None = group.axis
+        if group.kind == "matmul":
+            self.column = self.rank - 1
+        self.accesses: dict[tuple[str, str], Access] = {}
+        self.order: list[tuple[Access, str]] = []
+        self.program = ProgramBuilder(_label(group))
+        self.tiles: dict[str, TileValue] = {}
+        self.roots: list[Axis] = []
+        self.views: dict[int, tuple[View, list[int]]] = {}
+
+    def build(self) -> Kernel:
+        self._collect()
+        self._nest()
+        for node in self.group.nodes:
+            self.tiles[node.output.name] = self._emit(node)
+        self._store()
+        arguments = tuple(Argument(access.place, access.write) for access, _ in self.order)
+        return Kernel(self.program.finish(), arguments)
+
+    # ---- accesses ----------------------------------------------------------------------------------------------
+
+    def _collect(self) -> None:
+        for node in self.group.nodes:
+            _COLLECT.get(node.op, _collect_pointwise)(self, node)
+        for node in self.group.nodes:
+            for value in node.outputs:
+                target = self.sources.target(value)
+                if target is not None:
+                    access = aligned(target, self.rank)
+                    access.write = True
+                    self._add(("store", value.name), access)
+
+    def _add(self, key: tuple[str, str], access: Access) -> Access:
+        if key not in self.accesses:
+            self.accesses[key] = access
+            self.order.append((access, f"v{len(self.order)}"))
+        return self.accesses[key]
+
+    def add_external(self, value: GraphValue, shift: int = 0) -> None:
+        """A load of a value from outside, right-aligned to the space less its last `shift` axes."""
+        if value.name in self.made or self.sources.scalar(value) is not None:
+            return
+        access = aligned(self.sources.place(value), self.rank - shift)
+        self._add(("load", f"{value.name}@{shift}"), access)
+
+    # ---- loops and views ---------------------------------------------------------------------------------------
+
+    def _nest(self) -> None:
+        whole = {self.column} if self.column is not None else set()
+        if self.group.kind == "matmul" and self.space[-2] == 1:
+            whole.add(self.rank - 2)
+        pinned = {a for node in self.group.nodes for a in _pinned(node)}
+        accesses = [access for access, _ in self.order]
+        self.loops = loops_of(self.space, accesses, whole, pinned)
+        self._keep_unit_column(accesses)
+        self.axes: list[Axis] = []
+        for position, loop in enumerate(self.loops):
+            if loop.axis == self.column:
+                self.axes.append(self.program.axis("n", loop.extent))
+            else:
+                axis = self.program.root(f"r{position}", loop.extent)
+                self.roots.append(axis)
+                self.axes.append(axis)
+        if not self.roots:
+            self.roots.append(self.program.root("r", 1))
+        for access, name in self.order:
+            self.views[id(access)] = self._view(access, name)
+
+    def _keep_unit_column(self, accesses: list[Access]) -> None:
+        """A column axis of extent 1 stays visible in results and in the right operand of a product."""
+        for position, loop in enumerate(self.loops):
+            if loop.axis == self.column and loop.extent == 1:
+                for access in accesses:
+                    if access.write or access is self.accesses.get(("right", self._product_name())):
+                        access.strides[position] = 1
+
+    def _product_name(self) -> str:
+        return next((n.output.name for n in self.group.nodes if n.op == "matmul"), "")
+
+    def _view(self, access: Access, name: str) -> tuple[View, list[int]]:
+        """The view: the access' own axes first, then the loops that move it."""
+        if access.panels is not None:
+            view = self.program.view(
+                name, access.place.dtype, access.panels, layout="panels", panel=self.sources.panel
+            )
+            return view, []
+        moving = [i for i, stride in enumerate(access.strides) if stride != 0]
+        shape = [e for e, _ in access.inner] + [self.loops[i].extent for i in moving]
+        strides = [s for _, s in access.inner] + [access.strides[i] for i in moving]
+        mode = "write" if access.write else "read"
+        return self.program.view(name, access.place.dtype, shape, strides, access=mode), moving
+
+    def index(self, access: Access, inner: list[Any] | None = None) -> tuple[View, list[Any]]:
+        view, moving = self.views[id(access)]
+        return view, [*(inner or []), *(self.axes[i] for i in moving)]
+
+    def axis_of(self, space_axis: int) -> Axis | None:
+        """The loop of a pinned or whole space axis; None when its extent is 1."""
+        for loop, axis in zip(self.loops, self.axes, strict=True):
+            if loop.axis == space_axis:
+                return axis
+        return None
+
+    # ---- operations --------------------------------------------------------------------------------------------
+
+    def operand(self, value: GraphValue, shift: int = 0) -> TileValue:
+        if value.name in self.tiles:
+            return self.tiles[value.name]
+        number = self.sources.scalar(value)
+        if number is not None:
+            return self.program.const(number, value.dtype)
+        key = f"{value.name}@{shift}"
+        view, items = self.index(self.accesses["load", key])
+        loaded = self.program.load(view, items)
+        self.tiles[key if shift else value.name] = loaded
+        return loaded
+
+    def _emit(self, node: Node) -> TileValue:
+        emit = _EMIT.get(node.op)
+        if emit is not None:
+            return emit(self, node)
+        operands = [self.operand(v) for v in node.inputs]
+        return self.program.elementwise(TILE_NAMES.get(node.op, node.op), *operands)
+
+    def spread(self, tile: TileValue) -> TileValue:
+        """The same numbers as a tile over the column axis, for values that do not vary along it."""
+        axis = self.axes[[loop.axis for loop in self.loops].index(self.column or 0)]
+        if axis in tile.space:
+            return tile
+        inside = self.program.elementwise("ge", self.program.coord(axis), 0)
+        return self.program.select(inside, tile, tile)
+
+    def _store(self) -> None:
+        for node in self.group.nodes:
+            for value in node.outputs:
+                access = self.accesses.get(("store", value.name))
+                if access is None:
+                    continue
+                view, items = self.index(access)
+                tile = self.tiles[value.name]
+                if self.column is not None and any(
+                    self.loops[i].axis == self.column for i in self.views[id(access)][1]
+                ):
+                    tile = self.spread(tile)
+                self.program.store(view, items, tile)
+
+
+def _label(group: Group) -> str:
+    names = dict.fromkeys(node.op for node in group.nodes)
+    return "_".join([group.kind, *list(names)[:6]])
+
+
+def _pinned(node: Node) -> set[int]:
+    """Space axes whose coordinate the node needs."""
+    if node.op == "iota":
+        return {node.attributes["axis"]}
+    if node.op == "pad":
+        shape = node.inputs[0].shape or ()
+        out = node.output.shape or ()
+        before = node.attributes["before"]
+        return {a for a, d in enumerate(shape) if before[a] != 0 or out[a] != d}
+    return set()
+
+
+# ---- one function per operator family: what it reads, and what it computes --------------------------------------
+
+
+def _collect_pointwise(kernel: _KernelBuilder, node: Node) -> None:
+    for value in node.inputs:
+        kernel.add_external(value)
+
+
+def _nothing(kernel: _KernelBuilder, node: Node) -> None:
+    del kernel, node
+
+
+def _emit_cast(kernel: _KernelBuilder, node: Node) -> TileValue:
+    return kernel.program.cast(kernel.operand(node.inputs[0]), BY_NAME[node.attributes["to"]])
+
+
+def _emit_reduce(kernel: _KernelBuilder, node: Node) -> TileValue:
+    axis = kernel.axis_of(node.attributes["axes"][0])
+    operand = kernel.operand(node.inputs[0])
+    assert axis is not None
+    return kernel.program.reduce(REDUCTIONS[node.attributes["kind"]], kernel.spread(operand), axis)
+
+
+def _emit_iota(kernel: _KernelBuilder, node: Node) -> TileValue:
+    p, dtype = kernel.program, node.output.dtype
+    start, step = node.attributes["start"], node.attributes["step"]
+    axis = kernel.axis_of(node.attributes["axis"])
+    number = _number(kernel, start, dtype)
+    if axis is None:
+        return number
+    return number + p.cast(p.coord(axis), dtype) * _number(kernel, step, dtype)
+
+
+def _number(kernel: _KernelBuilder, value: Any, dtype: Any) -> TileValue:
+    if isinstance(value, Expr):
+        return kernel.program.cast(kernel.program.extent(value), dtype)
+    return kernel.program.const(value, dtype)
+
+
+def _emit_extents(kernel: _KernelBuilder, node: Node) -> TileValue:
+    return kernel.program.extent(node.attributes["values"][0])
+
+
+def _collect_gather(kernel: _KernelBuilder, node: Node) -> None:
+    data, indices = node.inputs
+    axis, count = node.attributes["axis"], len(indices.shape or ())
+    place = kernel.sources.place(data)
+    access = Access(place, {})
+    for position, factors in enumerate(place.layout.axes):
+        if position != axis:
+            access.axes[position if position < axis else position + count - 1] = factors
+    extent = (data.shape or ())[axis]
+    access.inner = [(extent, _single_stride(access, place.layout.axes[axis]))]
+    kernel._add(("gather", node.output.name), access)
+    kernel.add_external(indices, kernel.rank - axis - count)
+
+
+def _single_stride(access: Access, factors: tuple[Any, ...]) -> Extent:
+    single = merge(list(factors))
+    if len(single) > 1:
+        raise Unaddressable(access)
+    return single[0][1] if single else 0
+
+
+def _wrapped(kernel: _KernelBuilder, index: TileValue, extent: Extent) -> TileValue:
+    """A possibly negative index as an i64 from the start of the axis."""
+    p = kernel.program
+    wide = p.cast(index, I64)
+    size = p.extent(extent) if isinstance(extent, Expr) else p.const(extent, I64)
+    return p.select(p.elementwise("lt", wide, 0), wide + size, wide)
+
+
+def _emit_gather(kernel: _KernelBuilder, node: Node) -> TileValue:
+    data, indices = node.inputs
+    axis, count = node.attributes["axis"], len(indices.shape or ())
+    index = kernel.operand(indices, kernel.rank - axis - count)
+    item = _wrapped(kernel, index, (data.shape or ())[axis])
+    view, items = kernel.index(kernel.accesses["gather", node.output.name], [item])
+    return kernel.program.load(view, items, bounds="error")
+
+
+def _collect_gather_nd(kernel: _KernelBuilder, node: Node) -> None:
+    data, *indices = node.inputs
+    place = kernel.sources.place(data)
+    trailing = len(data.shape or ()) - len(indices)
+    access = Access(place, {})
+    for position in range(len(indices), len(data.shape or ())):
+        access.axes[kernel.rank - trailing + position - len(indices)] = place.layout.axes[position]
+    access.inner = [
+        ((data.shape or ())[k], _single_stride(access, place.layout.axes[k]))
+        for k in range(len(indices))
+    ]
+    kernel._add(("gather", node.output.name), access)
+    for value in indices:
+        kernel.add_external(value, trailing)
+
+
+def _emit_gather_nd(kernel: _KernelBuilder, node: Node) -> TileValue:
+    data, *indices = node.inputs
+    shape: Shape = data.shape or ()
+    trailing = len(shape) - len(indices)
+    items = [
+        _wrapped(kernel, kernel.operand(v, trailing), shape[k]) for k, v in enumerate(indices)
+    ]
+    view, rest = kernel.index(kernel.accesses["gather", node.output.name], items)
+    return kernel.program.load(view, rest, bounds="error")
+
+
+def _collect_pad(kernel: _KernelBuilder, node: Node) -> None:
+    place = kernel.sources.place(node.inputs[0])
+    moved = sorted(_pinned(node))
+    access = Access(place, {})
+    for position, factors in enumerate(place.layout.axes):
+        if position not in moved:
+            access.axes[position] = factors
+    shape = node.inputs[0].shape or ()
+    access.inner = [(shape[a], _single_stride(access, place.layout.axes[a])) for a in moved]
+    kernel._add(("pad", node.output.name), access)
+
+
+def _emit_pad(kernel: _KernelBuilder, node: Node) -> TileValue:
+    p, value = kernel.program, node.attributes["value"]
+    shape = node.inputs[0].shape or ()
+    items: list[Any] = []
+    inside: TileValue | None = None
+    for a in sorted(_pinned(node)):
+        axis, before = kernel.axis_of(a), node.attributes["before"][a]
+        items.append(affine((axis, 1), offset=-before) if axis is not None else Affine((), -before))
+        if value != 0:
+            place = p.const(0, I64) if axis is None else p.coord(axis)
+            place = place - _number(kernel, before, I64)
+            size = _number(kernel, shape[a], I64)
+            here = p.elementwise("and", place >= 0, place < size)
+            inside = here if inside is None else p.elementwise("and", inside, here)
+    view, rest = kernel.index(kernel.accesses["pad", node.output.name], items)
+    loaded = p.load(view, rest, bounds="zero")
+    return loaded if inside is None else p.select(inside, loaded, p.const(value, loaded.dtype))
+
+
+def _collect_matmul(kernel: _KernelBuilder, node: Node) -> None:
+    left, right = node.inputs
+    rank = kernel.rank
+    a = aligned(kernel.sources.place(left), rank)
+    k_factors = a.axes.pop(rank - 1, ())
+    k_extent = (left.shape or ())[-1]
+    k_stride = _single_stride(a, k_factors)
+    if k_stride != 1 and k_extent != 1:
+        raise Unaddressable(a)
+    a.inner = [(k_extent, k_stride)]
+    kernel._add(("left", node.output.name), a)
+    packed = kernel.sources.panels(right)
+    if packed is not None:
+        b = Access(packed, {}, panels=(k_extent, kernel.space[-1]))
+    else:
+        b = aligned(kernel.sources.place(right), rank)
+        b.inner = [(k_extent, _single_stride(b, b.axes.pop(rank - 2, ())))]
+    kernel._add(("panels" if packed is not None else "right", node.output.name), b)
+
+
+def _emit_matmul(kernel: _KernelBuilder, node: Node) -> TileValue:
+    p, name = kernel.program, node.output.name
+    k_extent = (node.inputs[0].shape or ())[-1]
+    k = p.axis("k", k_extent)
+    view, items = kernel.index(kernel.accesses["left", name], [k])
+    # the contraction is the last axis of A: [roots..., k]
+    a = p.load(view, items)
+    if ("panels", name) in kernel.accesses:
+        view, _ = kernel.views[id(kernel.accesses["panels", name])]
+        b = p.load(view, (k, kernel.axis_of(kernel.rank - 1)))
+    else:
+        view, items = kernel.index(kernel.accesses["right", name], [k])
+        b = p.load(view, items)
+    return p.mma(a, b, k)
+
+
+_COLLECT: dict[str, Callable[[_KernelBuilder, Node], None]] = {
+    "iota": _nothing,
+    "extents": _nothing,
+    "gather": _collect_gather,
+    "gather_nd": _collect_gather_nd,
+    "pad": _collect_pad,
+    "matmul": _collect_matmul,
+}
+
+_EMIT: dict[str, Callable[[_KernelBuilder, Node], TileValue]] = {
+    "cast": _emit_cast,
+    "reduce": _emit_reduce,
+    "iota": _emit_iota,
+    "extents": _emit_extents,
+    "gather": _emit_gather,
+    "gather_nd": _emit_gather_nd,
+    "pad": _emit_pad,
+    "matmul": _emit_matmul,
+}

@@ -1,0 +1,418 @@
+"""Graph -> ExecuteGraph.
+
+Each group of `fuse` becomes one launch, a host call, or copies. This file decides where values live:
+
+* a graph output is produced directly in the returned array;
+* a value whose only reader is a concat is produced inside the concat's buffer;
+* a value that is read only through one transpose is stored in that order, if rows stay contiguous;
+* views are addressing, never nodes; where no addressing exists (`Unaddressable`) the value is copied once, densely.
+
+`Backend` is what lowering needs from planning and code generation; `pipeline.py` supplies it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from grainline.base.dims import Expr, product
+from grainline.base.dtypes import I64
+from grainline.execgraph.builder import ABSENT, GraphBuilder, Result
+from grainline.execgraph.ir import ExecuteGraph, Variant, View
+from grainline.graph.interp import evaluate_node
+from grainline.graph.ir import Constant, Graph, Node, Shape, Value
+from grainline.graph.ops import is_view
+from grainline.graph.passes.fuse import Group, fuse
+from grainline.lower import layout as lay
+from grainline.lower.access import Place, Unaddressable
+from grainline.lower.kernel import Kernel, Sources, build_kernel
+from grainline.tile.ir import TileProgram
+
+Extent = int | Expr
+
+
+@dataclass(frozen=True)
+class Backend:
+    """`plan(program)` gives the kernel key and the variants in the program's symbols; `pack` packs a [K, N] matrix
+    into column panels of width `panel`."""
+
+    plan: Callable[[TileProgram], tuple[str, tuple[Variant, ...]]]
+    pack: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
+    panel: int
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """`notes` tells, per group in order, what it became, for `explain`."""
+
+    graph: ExecuteGraph
+    notes: tuple[str, ...]
+
+
+def lower(graph: Graph, backend: Backend) -> Lowered:
+    """The execution graph of `graph`. The compute graph is not changed."""
+    return _Lowering(graph, backend).run()
+
+
+class _Lowering:
+    def __init__(self, graph: Graph, backend: Backend) -> None:
+        self.graph = graph
+        self.backend = backend
+        self.builder = GraphBuilder(graph.name)
+        self.readers = graph.consumers()
+        self.producers = graph.producers()
+        self.places: dict[str, Place] = {}
+        self.dense: dict[str, Place] = {}
+        self.packed: dict[str, Place] = {}
+        self.objects: dict[str, int] = {}
+        self.inside: dict[str, set[str]] = {}
+        self.notes: list[str] = []
+        self.output_of: dict[str, str] = {}
+        self.slot_shapes: dict[int, Shape | None] = {}
+
+    def run(self) -> Lowered:
+        for value in self.graph.inputs:
+            self._input(value)
+        groups = fuse(self.graph)
+        made = {name: g for g in groups for name in g.values()}
+        for name, value in self.graph.outputs:
+            if value.name in made and value.shape is not None and value.kind == "tensor":
+                if made[value.name].nodes[0].op != "host":
+                    self.output_of.setdefault(value.name, name)
+        for group in groups:
+            self._group(group)
+        for name, value in self.graph.outputs:
+            if self.output_of.get(value.name) != name:
+                self._extra_output(name, value)
+        graph = self.builder.finish([name for name, _ in self.graph.outputs])
+        return Lowered(graph, tuple(self.notes))
+
+    # ---- inputs, constants, outputs ----------------------------------------------------------------------------
+
+    def _input(self, value: Value) -> None:
+        default = self.graph.defaults.get(value.name)
+        weight = None if default is None else self._weight(value, default)
+        slot = self.builder.input(
+            value.name, value.dtype, value.shape, default=weight, kind=value.kind
+        )
+        self.objects[value.name] = slot
+        self.slot_shapes[slot] = value.shape
+        if value.shape is not None and value.kind == "tensor":
+            self.places[value.name] = Place(slot, value.dtype, lay.dense(value.shape))
+
+    def _weight(self, value: Value, constant: Constant) -> Any:
+        from grainline.execgraph.ir import Weight
+
+        return Weight(
+            value.name, value.dtype, _static(value), constant.identity, "dense", constant.load
+        )
+
+    def _constant(self, value: Value) -> Place:
+        constant = self.graph.constants[value.name]
+        slot = self.builder.weight(
+            value.name, value.dtype, _static(value), constant.load, identity=constant.identity
+        )
+        self.slot_shapes[slot] = value.shape
+        return Place(slot, value.dtype, lay.dense(_static(value)))
+
+    def _extra_output(self, name: str, value: Value) -> None:
+        """An output that no kernel writes directly: an input, a constant, a view, a second name, a host result."""
+        producer = self.producers.get(value.name)
+        if producer is not None and producer.op == "host":
+            self.builder.object_output(name, value.dtype, self.objects[value.name], value.kind)
+            return
+        if value.shape is None or value.kind != "tensor" or value.dtype.kind in "sc":
+            self.builder.object_output(name, value.dtype, self._object(value), value.kind)
+            return
+        slot = self.builder.model_output(name, value.dtype, value.shape)
+        source = self._place_or_copy(value)
+        if source.layout.is_dense():
+            size = product(value.shape) * value.dtype.size_bytes
+            offset = source.layout.offset * value.dtype.size_bytes
+            self.builder.copy(source.slot, slot, size, source_offset=offset, compute_node=name)
+        else:
+            self._copy(value, source, Place(slot, value.dtype, lay.dense(value.shape)))
+
+    # ---- places ------------------------------------------------------------------------------------------------
+
+    def place(self, value: Value) -> Place:
+        """Where `value` lies, through views; copies where a view has no addressing."""
+        found = self.places.get(value.name)
+        if found is not None:
+            return found
+        if value.name in self.graph.constants:
+            place = self._constant(value)
+        else:
+            node = self.producers[value.name]
+            assert is_view(node.op), f"{value} is read before it is made"
+            place = self._view_place(node)
+        self.places[value.name] = place
+        return place
+
+    def _view_place(self, node: Node) -> Place:
+        source = self.place(node.inputs[0])
+        shape = node.output.shape or ()
+        layout = _view_layout(node, source.layout, shape)
+        if layout is None:
+            source = self._dense(node.inputs[0])
+            layout = _view_layout(node, source.layout, shape)
+            assert layout is not None, f"no layout for {node.op} of a dense value"
+        return Place(source.slot, source.dtype, layout)
+
+    def _place_or_copy(self, value: Value) -> Place:
+        return self.dense.get(value.name) or self.place(value)
+
+    def _dense(self, value: Value) -> Place:
+        """A dense copy of `value` (or the value itself if it is dense), made once."""
+        if value.name not in self.dense:
+            source = self.place(value)
+            if source.layout.is_dense():
+                self.dense[value.name] = source
+            else:
+                target = self._memory(value, lay.dense(value.shape or ()))
+                self._copy(value, source, target)
+                self.dense[value.name] = target
+        return self.dense[value.name]
+
+    def _copy(self, value: Value, source: Place, target: Place) -> None:
+        """Launches the identity of `value` from `source` to `target`."""
+        shape = value.shape or ()
+        result = Value(f"{value.name}__copy", value.dtype, shape)
+        node = Node("cast", (value,), (result,), {"to": value.dtype.name}, f"copy of {value.name}")
+        group = Group(-1, "pointwise", shape, [node])
+        self._launch(group, {value.name: source}, {result.name: target})
+
+    def _memory(self, value: Value, layout: lay.Layout) -> Place:
+        shape = value.shape or ()
+        size = product(shape) * value.dtype.size_bytes
+        slot = self.builder.memory(value.dtype, shape, size, value.name)
+        self.slot_shapes[slot] = shape if layout.is_dense() else None
+        return Place(slot, value.dtype, layout)
+
+    def _object(self, value: Value) -> int:
+        """The slot of `value` for a host call: dense, from the slot's first byte."""
+        if value.name in self.objects:
+            return self.objects[value.name]
+        place = self._dense(value)
+        if place.layout.offset != 0:
+            target = self._memory(value, lay.dense(value.shape or ()))
+            self._copy(value, place, target)
+            place = self.dense[value.name] = target
+        if self.slot_shapes.get(place.slot) == value.shape:
+            self.objects[value.name] = place.slot
+        else:
+            target = self._memory(value, lay.dense(value.shape or ()))
+            size = product(value.shape or ()) * value.dtype.size_bytes
+            self.builder.copy(place.slot, target.slot, size, compute_node=value.name)
+            self.objects[value.name] = target.slot
+        return self.objects[value.name]
+
+    # ---- groups ------------------------------------------------------------------------------------------------
+
+    def _group(self, group: Group) -> None:
+        node = group.nodes[0]
+        if node.op == "host":
+            self._host(node)
+        elif node.op == "concat":
+            self._concat(node)
+        elif group.kind == "single":
+            self._extents(node)
+        else:
+            self._compiled(group)
+
+    def _host(self, node: Node) -> None:
+        arguments = [ABSENT if v.name == "" else self._object(v) for v in node.inputs]
+        results = [Result(v.dtype, v.shape, v.name) for v in node.outputs]
+        name = node.attributes["op_type"]
+        slots = self.builder.host_call(
+            name, partial(_call_host, node), arguments, results, node.name or name
+        )
+        for value, slot in zip(node.outputs, slots, strict=True):
+            self.objects[value.name] = slot
+            if value.shape is not None and value.kind == "tensor" and value.dtype.kind not in "sc":
+                self.places[value.name] = Place(slot, value.dtype, lay.dense(value.shape))
+        self.notes.append(f"host {name} ({node.name}): {node.attributes['reason']}")
+
+    def _extents(self, node: Node) -> None:
+        place = self._target(node.output)
+        assert place is not None
+        self.builder.extents_tensor(
+            place.slot, node.attributes["values"], place.layout.offset * 8, node.name
+        )
+        assert node.output.dtype == I64
+
+    def _concat(self, node: Node) -> None:
+        for value in dict.fromkeys(node.inputs):
+            if value.name not in self.inside.get(node.output.name, ()):
+                self._fill(node, value)
+        self._concat_home(node)
+
+    def _fill(self, node: Node, value: Value) -> None:
+        """Copies `value` to every position it has in the concat."""
+        source = self._place_or_copy(value)
+        for position, item in enumerate(node.inputs):
+            if item == value:
+                self._copy(value, source, self._concat_part(node, position))
+
+    def _concat_home(self, node: Node) -> Place:
+        if node.output.name not in self.places:
+            place = self._target(node.output) or self._memory(
+                node.output, lay.dense(node.output.shape or ())
+            )
+            self.places[node.output.name] = place
+        return self.places[node.output.name]
+
+    def _concat_part(self, node: Node, position: int) -> Place:
+        home = self._concat_home(node)
+        axis = node.attributes["axis"]
+        shape = node.inputs[position].shape or ()
+        start = sum(((v.shape or ())[axis] for v in node.inputs[:position]), start=0)
+        starts = tuple(start if a == axis else 0 for a in range(len(shape)))
+        layout = lay.slice_(home.layout, starts, (1,) * len(shape), shape)
+        assert layout is not None, "a concat's buffer has one stride per axis"
+        return Place(home.slot, home.dtype, layout)
+
+    def _compiled(self, group: Group) -> None:
+        targets = {v.name: t for n in group.nodes for v in n.outputs if (t := self._leaves(group, v))}
+        self._launch(group, {}, targets)
+
+    def _leaves(self, group: Group, value: Value) -> Place | None:
+        inside = {id(n) for n in group.nodes}
+        outside = any(id(n) not in inside for n in self.readers.get(value.name, ()))
+        return self._target(value) if outside or value.name in self.graph.output_names() else None
+
+    def _target(self, value: Value) -> Place:
+        """Chooses and remembers where a computed value is stored."""
+        if value.name in self.places:
+            return self.places[value.name]
+        place = self._output_place(value) or self._place_in_concat(value)
+        if place is None:
+            perm = self._wanted_order(value)
+            shape = value.shape or ()
+            place = self._memory(value, lay.permuted(shape, perm) if perm else lay.dense(shape))
+        self.places[value.name] = place
+        return place
+
+    def _output_place(self, value: Value) -> Place | None:
+        name = self.output_of.get(value.name)
+        if name is None:
+            return None
+        shape = value.shape or ()
+        slot = self.builder.model_output(name, value.dtype, shape)
+        self.slot_shapes[slot] = shape
+        return Place(slot, value.dtype, lay.dense(shape))
+
+    def _place_in_concat(self, value: Value) -> Place | None:
+        readers = self.readers.get(value.name, ())
+        if len(readers) != 1 or readers[0].op != "concat" or readers[0].inputs.count(value) != 1:
+            return None
+        node = readers[0]
+        self.inside.setdefault(node.output.name, set()).add(value.name)
+        return self._concat_part(node, node.inputs.index(value))
+
+    def _wanted_order(self, value: Value) -> tuple[int, ...] | None:
+        """The physical order that makes every reader's transpose a row-major view; None = row-major."""
+        readers = self.readers.get(value.name, ())
+        perms = {tuple(n.attributes["perm"]) if n.op == "transpose" else None for n in readers}
+        if len(perms) != 1:
+            return None
+        (perm,) = perms
+        return perm if perm is not None and perm[-1] == len(perm) - 1 else None
+
+    def _launch(self, group: Group, known: Mapping[str, Place], targets: Mapping[str, Place]) -> None:
+        copies = dict(known)
+        sources = Sources(
+            place=lambda v: copies.get(v.name) or self._place_or_copy(v),
+            scalar=self._scalar,
+            panels=self._panels,
+            target=lambda v: targets.get(v.name),
+            panel=self.backend.panel,
+        )
+        while True:
+            try:
+                kernel = build_kernel(group, sources)
+                break
+            except Unaddressable as refused:
+                value = self._value_at(group, refused.access.place, copies)
+                target = self._memory(value, lay.dense(value.shape or ()))
+                self._copy(value, copies.get(value.name) or self._place_or_copy(value), target)
+                copies[value.name] = target
+        self._add_launch(group, kernel)
+
+    def _value_at(self, group: Group, place: Place, copies: Mapping[str, Place]) -> Value:
+        """The operand of `group` that lies at `place`."""
+        for node in group.nodes:
+            for value in node.inputs:
+                known = copies.get(value.name) or self.places.get(value.name)
+                if known is place or self.dense.get(value.name) is place:
+                    return value
+        raise AssertionError("a result of the kernel has no addressing")
+
+    def _add_launch(self, group: Group, kernel: Kernel) -> None:
+        key, variants = self.backend.plan(kernel.program)
+        views = [
+            View(
+                a.place.slot,
+                a.place.layout.offset * a.place.dtype.size_bytes,
+                "write" if a.write else "read",
+            )
+            for a in kernel.arguments
+        ]
+        names = [n.name for n in group.nodes if n.name]
+        self.builder.launch(key, variants, views, (), names[0] if names else kernel.program.name)
+        ops = " ".join(n.op for n in group.nodes)
+        space = ", ".join(str(d) for d in group.space)
+        self.notes.append(f"{key}: {group.kind} [{space}] <- {ops}")
+
+    def _scalar(self, value: Value) -> Any:
+        constant = self.graph.constants.get(value.name)
+        if constant is None or any(d != 1 for d in value.shape or ()):
+            return None
+        return constant.load().reshape(-1)[0].item()
+
+    def _panels(self, value: Value) -> Place | None:
+        constant = self.graph.constants.get(value.name)
+        shape = value.shape or ()
+        if constant is None or any(d != 1 for d in shape[:-2]) or 0 in shape:
+            return None
+        if value.name not in self.packed:
+            rows, columns = (int(d) for d in shape[-2:])  # type: ignore[arg-type]
+            width = self.backend.panel
+            panels = -(-columns // width)
+            slot = self.builder.weight(
+                value.name,
+                value.dtype,
+                (panels, rows, width),
+                constant.load,
+                pack=lambda array: self.backend.pack(array.reshape(rows, columns)),
+                identity=constant.identity,
+                layout=f"panels{width}",
+            )
+            self.packed[value.name] = Place(slot, value.dtype, lay.dense((panels, rows, width)))
+        return self.packed[value.name]
+
+
+def _call_host(node: Node, *arguments: Any) -> tuple[Any, ...]:
+    return tuple(evaluate_node(node, list(arguments), {}))
+
+
+def _static(value: Value) -> tuple[int, ...]:
+    return tuple(int(d) for d in value.shape or ())  # type: ignore[arg-type]
+
+
+def _view_layout(
+    node: Node, source: lay.Layout, shape: tuple[Extent, ...]
+) -> lay.Layout | None:
+    if node.op == "transpose":
+        return lay.transpose(source, tuple(node.attributes["perm"]))
+    if node.op == "expand":
+        return lay.expand(source, shape)
+    if node.op == "slice":
+        return lay.slice_(
+            source, tuple(node.attributes["starts"]), tuple(node.attributes["steps"]), shape
+        )
+    return lay.reshape(source, shape)
