@@ -1,0 +1,127 @@
+"""The register epilogue: elementwise code of a product's program on vectors of finished accumulators.
+
+A `Stream` is one memory access of that code with its own base pointer, set to the strip's first row and the block's first
+column by the caller. The same emitter serves full vectors and, through a mask, the ragged right edge.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from grainline.base.dims import Expr
+from grainline.base.dtypes import F32
+from grainline.codegen.emit import FunctionText, Reg, constant
+from grainline.codegen.mma_text import LANES, ZERO, Writer
+from grainline.plan.mma import Address, Product, address_of
+from grainline.tile.ir import Operation, Tile
+
+_BINARY = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A load or store of the epilogue; `row_stride` in elements; it spans the columns or is one scalar per row."""
+
+    operation: Operation
+    address: Address
+    row_stride: int | Expr
+    spans_columns: bool
+
+
+def streams_of(product: Product) -> tuple[Stream, ...]:
+    """The memory accesses of a register epilogue in program order."""
+    found = []
+    for operation in product.epilogue:
+        if operation.op not in ("load", "store"):
+            continue
+        assert operation.view is not None
+        address = address_of(operation.view, operation.index)
+        tile = operation.result if operation.op == "load" else operation.operands[0]
+        assert address is not None and tile is not None
+        spans = address.of(product.n) != 0
+        found.append(Stream(operation, address, address.of(product.m), spans))
+    return tuple(found)
+
+
+class RegisterEpilogue:
+    """Emits the epilogue of `product` for single vectors.
+
+    `pointers[i]` is the address of stream i at (row 0, column 0 of this block); tiles that do not depend on the row are
+    evaluated once per column vector.
+    """
+
+    def __init__(self, w: Writer, product: Product, pointers: tuple[str, ...]) -> None:
+        self.w = w
+        self.product = product
+        self.streams = streams_of(product)
+        self.pointers = pointers
+        self.stream_of = {id(s.operation): i for i, s in enumerate(self.streams)}
+        self.per_column: dict[Tile, Reg] = {}
+        self.mask: Reg | None = None
+
+    def start_vector(self, mask: Reg | None = None) -> None:
+        """Begins a new vector of columns; `mask` limits every access along the columns."""
+        self.per_column = {}
+        self.mask = mask
+
+    def row_pointers(self, row: str) -> tuple[str, ...]:
+        """Stream addresses at `row` of the strip."""
+        w = self.w
+        return tuple(w.at(p, w.mul(w.extent(s.row_stride), row)) for p, s in zip(self.pointers, self.streams))
+
+    def run(self, accumulator: Reg, rows: tuple[str, ...], column: str) -> None:
+        """Evaluates the program on `accumulator`, the vector at the row of `rows` and column offset `column`."""
+        assert self.product.mma.result is not None
+        values: dict[Tile, Reg] = {self.product.mma.result: accumulator}
+        for operation in self.product.epilogue:
+            if operation.op == "store":
+                self._store(operation, values[operation.operands[0]], rows, column)
+                continue
+            assert operation.result is not None
+            known = self.per_column.get(operation.result)
+            values[operation.result] = known or self._value(operation, values, rows, column)
+            if known is None and self._is_row_invariant(operation):
+                self.per_column[operation.result] = values[operation.result]
+
+    def _is_row_invariant(self, operation: Operation) -> bool:
+        if operation.op == "load":
+            return self.streams[self.stream_of[id(operation)]].row_stride == 0
+        return all(o in self.per_column for o in operation.operands)
+
+    def _value(self, operation: Operation, values: dict[Tile, Reg], rows: tuple[str, ...], column: str) -> Reg:
+        if operation.op == "const":
+            return constant(operation.attributes["value"], F32, LANES)
+        if operation.op == "load":
+            return self._load(operation, rows, column)
+        return elementwise(self.w.function, operation.op, [values[o] for o in operation.operands])
+
+    def _load(self, operation: Operation, rows: tuple[str, ...], column: str) -> Reg:
+        w, index = self.w, self.stream_of[id(operation)]
+        if not self.streams[index].spans_columns:
+            return w.function.splat(w.load_scalar(rows[index]), LANES)
+        address = w.at(rows[index], column)
+        return w.load_vector(address) if self.mask is None else w.masked_load(address, self.mask)
+
+    def _store(self, operation: Operation, value: Reg, rows: tuple[str, ...], column: str) -> None:
+        w, index = self.w, self.stream_of[id(operation)]
+        address = w.at(rows[index], column)
+        if self.mask is None:
+            w.store_vector(value, address)
+        else:
+            w.masked_store(value, address, self.mask)
+
+
+def elementwise(f: FunctionText, op: str, operands: list[Reg]) -> Reg:
+    """One elementwise operation on f32 vectors; min, max and relu give NaN when an operand is NaN."""
+    x = operands[0]
+    if op in _BINARY:
+        return f.binary(_BINARY[op], x, operands[1])
+    if op == "neg":
+        return f.reg(f"fneg {x.typed}", F32, LANES)
+    if op == "abs":
+        return f.intrinsic("fabs", x)
+    if op == "relu":
+        return f.select(f.compare("fcmp ogt", ZERO, x), ZERO, x)
+    y = operands[1]
+    picked = f.select(f.compare("fcmp ogt" if op == "max" else "fcmp olt", x, y), x, y)
+    return f.select(f.compare("fcmp uno", x, x), x, picked)

@@ -1,0 +1,142 @@
+"""Packing into scratch: a strip of A as [k][6], and a strided B as column panels [ceil(n/16)][k][16].
+
+Both use one primitive: four consecutive k of eight rows, transposed in registers with lane-local shuffles. Places past the
+last row or column repeat the last one or hold 0, so nothing outside the operands is read; what is computed from them is
+never stored outside scratch.
+"""
+
+from __future__ import annotations
+
+from grainline.base.dims import Expr
+from grainline.base.dtypes import F32
+from grainline.codegen.emit import ModuleText, Reg
+from grainline.codegen.mma_text import LANES, Words, Writer, internal
+from grainline.codegen.mma_tile import TileForm
+from grainline.plan.mma import PANEL, STRIP_ROWS, address_of
+
+_STEP = 4
+
+
+def pack_a_function(module: ModuleText, words: Words, form: TileForm) -> None:
+    """`void @pack_a(args, source, target, rows)`: target[k][6] = source rows; 2 floats after the end are overwritten."""
+    w = internal(module, words, "pack_a", [("ptr", "source"), ("ptr", "target"), ("i64", "rows")])
+    last, k = w.add("%rows", "-1"), w.extent(form.product.k.extent)
+    stride = w.extent(form.a_row_stride)
+    rows = [w.at("%source", w.mul(stride, w.smaller(str(r), last))) for r in range(STRIP_ROWS)]
+    whole = w.binary("and", k, f"-{_STEP}")
+
+    def four(at: str) -> None:
+        target = w.at("%target", w.mul(at, str(STRIP_ROWS)))
+        eight = [w.at(row, at) for row in (*rows, rows[-1], rows[-1])]
+        for step, vector in enumerate(_transposed(w, eight)):
+            # Eight lanes are stored for six rows; the next k overwrites the two that are too many.
+            w.store_vector(vector, w.at(target, str(step * STRIP_ROWS)))
+
+    def one(at: str) -> None:
+        target = w.at("%target", w.mul(at, str(STRIP_ROWS)))
+        for r, row in enumerate(rows):
+            w.store_scalar(w.load_scalar(w.at(row, at)), w.at(target, str(r)))
+
+    w.loop("0", whole, _STEP, four)
+    w.loop(whole, k, 1, one)
+    w.function.do("ret void")
+
+
+def _transposed(w: Writer, addresses: list[str]) -> list[Reg]:
+    """Four vectors: vector i holds element i of each of the eight addresses, in order."""
+    f = w.function
+    rows = []
+    for low, high in zip(addresses[:4], addresses[4:]):
+        parts = [f.reg(f"load <4 x float>, ptr {address}, align 4", F32, 4) for address in (low, high)]
+        rows.append(f.shuffle(parts[0], range(8), parts[1]))
+    t0 = f.shuffle(rows[0], (0, 8, 1, 9, 4, 12, 5, 13), rows[1])
+    t1 = f.shuffle(rows[0], (2, 10, 3, 11, 6, 14, 7, 15), rows[1])
+    t2 = f.shuffle(rows[2], (0, 8, 1, 9, 4, 12, 5, 13), rows[3])
+    t3 = f.shuffle(rows[2], (2, 10, 3, 11, 6, 14, 7, 15), rows[3])
+    even, odd = (0, 1, 8, 9, 4, 5, 12, 13), (2, 3, 10, 11, 6, 7, 14, 15)
+    return [f.shuffle(t0, even, t2), f.shuffle(t0, odd, t2), f.shuffle(t1, even, t3), f.shuffle(t1, odd, t3)]
+
+
+def pack_b_function(module: ModuleText, words: Words, form: TileForm) -> None:
+    """`void @pack_b(args, source, target, first)`: target[panel][k][16] for the panels from `first` on."""
+    w = internal(module, words, "pack_b", [("ptr", "source"), ("ptr", "target"), ("i64", "first")])
+    product = form.product
+    assert product.b.view is not None
+    address = address_of(product.b.view, product.b.index)
+    assert address is not None
+    n, k = w.extent(product.n.extent), w.extent(product.k.extent)
+
+    def panel(number: str) -> None:
+        target = w.at("%target", w.mul(number, w.mul(k, str(PANEL))))
+        column = w.binary("shl", number, "4")
+        if product.b_form == "rows":
+            _copy_panel(w, column, n, k, w.extent(address.of(product.k)), target)
+        elif product.b_form == "columns":
+            _transpose_panel(w, column, n, k, w.extent(address.of(product.n)), target)
+        else:
+            _gather_panel(w, column, n, k, (address.of(product.k), address.of(product.n)), target)
+
+    w.loop("%first", w.round_up_to_panel(n), 1, panel)
+    w.function.do("ret void")
+
+
+def _copy_panel(w: Writer, column: str, n: str, k: str, stride: str, target: str) -> None:
+    """Columns lie next to each other: two vectors per k, masked in the last panel."""
+    source = w.at("%source", column)
+
+    def copy(masks: list[Reg]) -> None:
+        def row(at: str) -> None:
+            start, place = w.at(source, w.mul(stride, at)), w.at(target, w.mul(at, str(PANEL)))
+            for i, half in enumerate(("0", str(LANES))):
+                address = w.at(start, half)
+                value = w.masked_load(address, masks[i]) if masks else w.load_vector(address)
+                w.store_vector(value, w.at(place, half))
+
+        w.loop("0", k, 1, row)
+
+    def ragged() -> None:
+        left = w.sub(n, column)
+        copy([w.first_lanes(left), w.first_lanes(w.sub(left, str(LANES)))])
+
+    w.either(w.less(n, w.add(column, str(PANEL))), ragged, lambda: copy([]))
+
+
+def _transpose_panel(w: Writer, column: str, n: str, k: str, stride: str, target: str) -> None:
+    """Consecutive k lie next to each other: eight columns by four k at a time."""
+    last, whole = w.add(n, "-1"), w.binary("and", k, f"-{_STEP}")
+    for half in (0, LANES):
+        columns = [
+            w.at("%source", w.mul(stride, w.smaller(w.add(column, str(half + i)), last))) for i in range(LANES)
+        ]
+        corner = w.at(target, str(half))
+
+        def four(at: str, columns: list[str] = columns, corner: str = corner) -> None:
+            place = w.at(corner, w.mul(at, str(PANEL)))
+            for step, vector in enumerate(_transposed(w, [w.at(c, at) for c in columns])):
+                w.store_vector(vector, w.at(place, str(step * PANEL)))
+
+        def one(at: str, columns: list[str] = columns, corner: str = corner) -> None:
+            place = w.at(corner, w.mul(at, str(PANEL)))
+            for i, c in enumerate(columns):
+                w.store_scalar(w.load_scalar(w.at(c, at)), w.at(place, str(i)))
+
+        w.loop("0", whole, _STEP, four)
+        w.loop(whole, k, 1, one)
+
+
+def _gather_panel(
+    w: Writer, column: str, n: str, k: str, strides: tuple[int | Expr, int | Expr], target: str
+) -> None:
+    """Any strides, one element at a time."""
+    last, row_stride, column_stride = w.add(n, "-1"), w.extent(strides[0]), w.extent(strides[1])
+
+    def row(at: str) -> None:
+        start, place = w.at("%source", w.mul(row_stride, at)), w.at(target, w.mul(at, str(PANEL)))
+
+        def element(i: str) -> None:
+            number = w.smaller(w.add(column, i), last)
+            w.store_scalar(w.load_scalar(w.at(start, w.mul(column_stride, number))), w.at(place, i))
+
+        w.loop("0", str(PANEL), 1, element)
+
+    w.loop("0", k, 1, row)

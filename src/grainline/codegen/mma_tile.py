@@ -1,0 +1,203 @@
+"""The register tile: one internal function per row count that multiplies a strip with a run of column panels.
+
+`rows` x 16*`panels` accumulators stay in registers over the whole of k; each is one FMA chain in increasing k from 0. Few
+rows read several panels at once, so that enough independent chains exist to hide the FMA latency and enough streams to
+hide that of memory. A group that reaches past the last column reads its last valid panel again and drops the copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from grainline.base.dims import Expr
+from grainline.base.dtypes import I64
+from grainline.codegen.emit import ModuleText, Reg
+from grainline.codegen.mma_epilogue import RegisterEpilogue, streams_of
+from grainline.codegen.mma_text import LANES, ZERO, Words, Writer, internal
+from grainline.plan.mma import PANEL, STRIP_ROWS, Product
+
+K_UNROLL = 4
+PREFETCH_BYTES = 1024
+# Panels read together for each row count: 12 accumulators wherever more than one panel fits.
+PANELS_TOGETHER = {1: 6, 2: 3, 3: 2, 4: 1, 5: 1, 6: 1}
+
+
+@dataclass(frozen=True, slots=True)
+class TileForm:
+    """What the register tile of one kernel looks like.
+
+    packs_a: A arrives as [k][6], else as rows (one row is always read in place). to_strip: finished columns go to a strip
+    in scratch whose rows are padded to whole panels; else the register epilogue runs.
+    """
+
+    product: Product
+    packs_a: bool
+    to_strip: bool
+    a_row_stride: int | Expr
+
+    def pointers(self) -> tuple[str, ...]:
+        count = 1 if self.to_strip else len(streams_of(self.product))
+        return tuple(f"%s{i}" for i in range(count))
+
+    def parameters(self) -> list[tuple[str, str]]:
+        fixed = [("ptr", "a"), ("ptr", "b"), ("i64", "brow"), ("i64", "bpanel"), ("i64", "cols"), ("i64", "ldc")]
+        return fixed + [("ptr", name[1:]) for name in self.pointers()]
+
+
+def tile_function(module: ModuleText, words: Words, form: TileForm, rows: int) -> None:
+    """`void @tile<rows>(args, a, b, brow, bpanel, cols, ldc, streams...)`: all of `cols` columns for `rows` rows."""
+    w = internal(module, words, f"tile{rows}", form.parameters())
+    panels = PANELS_TOGETHER[rows]
+    last = w.binary("ashr", w.add("%cols", "-1"), "4")
+    a_rows = _row_bases(w, form, rows)
+
+    def group(column: str) -> None:
+        numbers, bases = _panel_bases(w, column, last, panels)
+        _prefetch_output(w, form, rows, column)
+        accumulators = _contract(w, form, a_rows, bases)
+        if form.to_strip:
+            _store_to_strip(w, rows, numbers, accumulators)
+        else:
+            _finish(w, form, rows, column, accumulators)
+
+    w.loop("0", "%cols", PANEL * panels, group)
+    w.function.do("ret void")
+
+
+def _row_bases(w: Writer, form: TileForm, rows: int) -> list[str]:
+    """For each row the address of A at k = 0."""
+    if rows == 1:
+        return ["%a"]
+    if form.packs_a:
+        return [w.at("%a", str(r)) for r in range(rows)]
+    return [w.at("%a", w.mul(w.extent(form.a_row_stride), str(r))) for r in range(rows)]
+
+
+def _panel_bases(w: Writer, column: str, last: str, panels: int) -> tuple[list[str], list[str]]:
+    first = w.binary("lshr", column, "4")
+    numbers = [first] + [w.smaller(w.add(first, str(j)), last) for j in range(1, panels)]
+    return numbers, [w.at("%b", w.mul("%bpanel", number)) for number in numbers]
+
+
+def _prefetch_output(w: Writer, form: TileForm, rows: int, column: str) -> None:
+    if form.to_strip or PANELS_TOGETHER[rows] > 1:
+        return
+    for pointer, stream in zip(form.pointers(), streams_of(form.product)):
+        if stream.operation.op != "store":
+            continue
+        for r in range(rows):
+            w.prefetch(w.at(w.at(pointer, w.mul(w.extent(stream.row_stride), str(r))), column), for_write=True)
+
+
+def _contract(w: Writer, form: TileForm, a_rows: list[str], bases: list[str]) -> list[Reg]:
+    """Emits the contraction and returns the accumulators, numbered [panel][row][half]."""
+    extent = form.product.k.extent
+    accumulators = [ZERO] * (len(a_rows) * 2 * len(bases))
+
+    def steps(count: int) -> object:
+        return lambda k, carried: _k_steps(w, form, a_rows, bases, carried, k.text, count)
+
+    def run(start: str, stop: str, unroll: int, initial: list[Reg]) -> list[Reg]:
+        return w.function.loop(Reg(start, I64), Reg(stop, I64), unroll, initial, steps(unroll))  # type: ignore[arg-type]
+
+    if isinstance(extent, int):
+        whole = extent - extent % K_UNROLL
+        accumulators = run("0", str(whole), K_UNROLL, accumulators)
+        return _k_steps(w, form, a_rows, bases, accumulators, str(whole), extent - whole)
+    whole_k = w.binary("and", w.extent(extent), f"-{K_UNROLL}")
+    accumulators = run("0", whole_k, K_UNROLL, accumulators)
+    return run(whole_k, w.extent(extent), 1, accumulators)
+
+
+def _k_steps(
+    w: Writer, form: TileForm, a_rows: list[str], bases: list[str], accumulators: Sequence[Reg], k: str, count: int
+) -> list[Reg]:
+    """`count` consecutive steps of k from `k`, straight-line."""
+    current = list(accumulators)
+    if count == 0:
+        return current
+    rows = len(a_rows)
+    a_step = STRIP_ROWS if form.packs_a and rows > 1 else 1
+    a_starts = [w.at(row, w.mul(k, str(a_step))) for row in a_rows]
+    b_starts = [w.at(base, w.mul(k, "%brow")) for base in bases]
+    for step in range(count):
+        scalars = [w.function.splat(w.load_scalar(w.at(a, str(step * a_step))), LANES) for a in a_starts]
+        for j, start in enumerate(b_starts):
+            row = w.at(start, w.mul("%brow", str(step)))
+            w.prefetch(row, PREFETCH_BYTES)
+            halves = [w.load_vector(row), w.load_vector(w.at(row, str(LANES)))]
+            for r, scalar in enumerate(scalars):
+                for half, vector in enumerate(halves):
+                    slot = (j * rows + r) * 2 + half
+                    current[slot] = w.function.fma(scalar, vector, current[slot])
+    return current
+
+
+def _store_to_strip(w: Writer, rows: int, numbers: list[str], accumulators: list[Reg]) -> None:
+    for j, number in enumerate(numbers):
+        corner = w.at("%s0", w.binary("shl", number, "4"))
+        for r in range(rows):
+            row = w.at(corner, w.mul("%ldc", str(r)))
+            for half in range(2):
+                w.store_vector(accumulators[(j * rows + r) * 2 + half], w.at(row, str(half * LANES)))
+
+
+def _finish(w: Writer, form: TileForm, rows: int, column: str, accumulators: list[Reg]) -> None:
+    group = PANEL * PANELS_TOGETHER[rows]
+    n = form.product.n.extent
+    if isinstance(n, int) and n % group == 0:
+        _whole_group(w, form, rows, column, accumulators)
+        return
+    w.either(
+        w.less("%cols", w.add(column, str(group))),
+        lambda: _ragged_group(w, form, rows, column, accumulators),
+        lambda: _whole_group(w, form, rows, column, accumulators),
+    )
+
+
+def _whole_group(w: Writer, form: TileForm, rows: int, column: str, accumulators: list[Reg]) -> None:
+    epilogue = RegisterEpilogue(w, form.product, form.pointers())
+    row_pointers = [epilogue.row_pointers(str(r)) for r in range(rows)]
+    for j in range(PANELS_TOGETHER[rows]):
+        for half in range(2):
+            at = w.add(column, str(j * PANEL + half * LANES))
+            epilogue.start_vector()
+            for r in range(rows):
+                epilogue.run(accumulators[(j * rows + r) * 2 + half], row_pointers[r], at)
+
+
+def _ragged_group(w: Writer, form: TileForm, rows: int, column: str, accumulators: list[Reg]) -> None:
+    """Spills the group and lets `@edge` finish each of its valid panels."""
+    size = PANELS_TOGETHER[rows] * rows * PANEL
+    spill = w.function.prologue(f"alloca [{size} x float], align 32")
+    # Spilled as [panel][row][16], which is the order of the accumulators.
+    for slot, value in enumerate(accumulators):
+        w.store_vector(value, w.at(spill, str(slot * LANES)))
+    streams = "".join(f", ptr {name}" for name in form.pointers())
+
+    def panel(at: str) -> None:
+        tile = w.at(spill, w.mul(w.sub(at, column), str(rows)))
+        w.function.do(f"call void @edge(ptr %args, ptr {tile}, i64 {rows}, i64 {at}, i64 %cols{streams})")
+
+    w.loop(column, "%cols", PANEL, panel)
+
+
+def edge_function(module: ModuleText, words: Words, form: TileForm) -> None:
+    """`void @edge(args, tile, rows, column, cols, streams...)`: the epilogue of one spilled panel, masked to `cols`."""
+    streams = [("ptr", name[1:]) for name in form.pointers()]
+    fixed = [("ptr", "tile"), ("i64", "rows"), ("i64", "column"), ("i64", "cols")]
+    w = internal(module, words, "edge", fixed + streams)
+    epilogue = RegisterEpilogue(w, form.product, form.pointers())
+    left = w.sub("%cols", "%column")
+    masks = [w.first_lanes(w.sub(left, str(half * LANES))) for half in range(2)]
+
+    def row(index: str) -> None:
+        pointers = epilogue.row_pointers(index)
+        for half in range(2):
+            epilogue.start_vector(masks[half])
+            value = w.load_vector(w.at("%tile", w.add(w.mul(index, str(PANEL)), str(half * LANES))))
+            epilogue.run(value, pointers, w.add("%column", str(half * LANES)))
+
+    w.loop("0", "%rows", 1, row)
+    w.function.do("ret void")
