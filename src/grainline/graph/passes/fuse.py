@@ -70,6 +70,9 @@ class _Partition:
                 continue
             group = self._host_group(node) or self._new_group(node)
             self._absorb_producers(group, node)
+            if node.op == "reduce":
+                for member in tuple(group.nodes):
+                    self._absorb_producers(group, member)
         return self._sorted()
 
     def _new_group(self, node: Node) -> Group:
@@ -182,12 +185,15 @@ class _Partition:
         return False
 
     def _absorb_producers(self, group: Group, node: Node) -> None:
-        """Merges pointwise groups that feed `node` over the same space into its group."""
+        """Merges pointwise groups that feed `node` over the same space, or one value per row, into its group."""
+        spaces = [group.space]
+        if group.kind == "row" and group.reduced_space() != group.space:
+            spaces.append(group.reduced_space() or ())
         for value in node.inputs:
             other = self.owner.get(value.name)
             if other is None or other is group or other.kind != "pointwise":
                 continue
-            if other.space == group.space and self._mergeable(group, other):
+            if other.space in spaces and self._mergeable(group, other):
                 self._merge(group, other)
 
     def _mergeable(self, group: Group, other: Group) -> bool:
