@@ -25,7 +25,8 @@ std::vector<Share> deal(const ExecutionWork& work, const WorkRequest& request, i
     Share& share = shares[static_cast<size_t>(task % homes)];
     share.tasks += 1;
     share.blocks += end - begin;
-    share.packets += std::min(end * packets_per_block, work.packet_count) - begin * packets_per_block;
+    share.packets +=
+        std::min(end * packets_per_block, work.packet_count) - begin * packets_per_block;
   }
   return shares;
 }
@@ -63,8 +64,8 @@ TEST(closed_counts_equal_dealing_task_by_task) {
   for (int64_t width : {1, 2, 4, 8, 16})
     for (int64_t workers : {1, 3, 8})
       for (int64_t programs : {1, 7, 8, 9, 31, 32, 33, 65, 127, 257, 4097})
-        for (int64_t grain : {int64_t{0}, int64_t{1}, int64_t{2}, int64_t{3}, int64_t{16},
-                              (int64_t{1} << 32) - 1})
+        for (int64_t grain :
+             {int64_t{0}, int64_t{1}, int64_t{2}, int64_t{3}, int64_t{16}, (int64_t{1} << 32) - 1})
           check_against_dealing({programs, width, 32, workers, grain, 32});
 }
 
@@ -79,8 +80,11 @@ TEST(no_programs_count_nothing) {
 TEST(default_objective_gives_the_recorded_scores) {
   struct {
     double arithmetic, memory, score;
-  } const recorded[] = {{1547, 9792, 193403}, {2996, 17664, 351860}, {3185, 20352, 400769},
-                        {480, 8256, 149152},  {960, 12864, 235648}};
+  } const recorded[] = {{1547, 9792, 193403},
+                        {2996, 17664, 351860},
+                        {3185, 20352, 400769},
+                        {480, 8256, 149152},
+                        {960, 12864, 235648}};
   for (const auto& row : recorded) {
     ExecutionWork work = count_work({129 * 8, 8, 32, 8, 0, 32});
     work.arithmetic_per_packet = row.arithmetic;
@@ -116,8 +120,8 @@ TEST(chosen_grain_keeps_its_laws) {
                              int64_t{1000000007}, INT64_MAX})
         for (int64_t total = 0; total < INT64_MAX / 8; total = total * 7 + 1000) {
           const GrainChoice choice = choose_grain(total, blocks, allowed, hot, calibration);
-          const int64_t threshold = hot ? calibration.hot_threshold_ps
-                                        : calibration.parked_threshold_ps;
+          const int64_t threshold =
+              hot ? calibration.hot_threshold_ps : calibration.parked_threshold_ps;
           EXPECT(choice.grain >= 1 && choice.homes >= 1, "positive");
           EXPECT(choice.homes <= std::max(allowed, 1), "within what is allowed");
           if (total < threshold) EXPECT(choice.homes == 1, "below the threshold: the caller alone");

@@ -43,9 +43,10 @@ TEST(quota_v2_rounds_down_to_at_least_one) {
   struct {
     const char* text;
     int expected;
-  } const cases[] = {{"max 100000\n", 0},    {"100000 100000\n", 1}, {"150000 100000\n", 1},
-                     {"50000 100000\n", 1},  {"399999 100000\n", 3}, {"400000 100000\n", 4},
-                     {"garbage", 0},         {"", 0},                {"100000 0\n", 0}};
+  } const cases[] = {
+      {"max 100000\n", 0},    {"100000 100000\n", 1}, {"150000 100000\n", 1}, {"50000 100000\n", 1},
+      {"399999 100000\n", 3}, {"400000 100000\n", 4}, {"garbage", 0},         {"", 0},
+      {"100000 0\n", 0}};
   for (const auto& c : cases) {
     FakeRoot root;
     root.write("/proc/self/cgroup", "0::/\n");

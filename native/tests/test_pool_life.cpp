@@ -1,0 +1,170 @@
+// The pool threads' life: when they start, spin and sleep, and what a fork does.
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <thread>
+
+#include "check.h"
+#include "memory/output_pool.h"
+#include "pool_fixture.h"
+#include "threads/clock.h"
+#include "threads/pool.h"
+
+using namespace grainline;
+using namespace grainline::test;
+
+namespace {
+
+// Counts blocks in args[0], and a little work for each.
+int32_t add_blocks(const uint64_t* args, int64_t begin, int64_t end, void*) {
+  reinterpret_cast<std::atomic<int64_t>*>(args[0])->fetch_add(end - begin);
+  return 0;
+}
+
+bool dispatch_runs_all(int homes) {
+  std::atomic<int64_t> sum{0};
+  const uint64_t args[] = {reinterpret_cast<uint64_t>(&sum)};
+  return Pool::process().dispatch({&add_blocks, args, 1000, 1, homes, nullptr, 0}) == 0 &&
+         sum == 1000;
+}
+
+int64_t process_cpu_ns() {
+  timespec used;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+  return int64_t{used.tv_sec} * 1'000'000'000 + used.tv_nsec;
+}
+
+void sleep_ms(int milliseconds) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+}
+
+bool becomes_parked() {
+  for (int i = 0; i < 2000 && Pool::process().workers_hot(); ++i) sleep_ms(1);
+  return !Pool::process().workers_hot();
+}
+
+// Exit status of a child that runs body; a child that hangs is ended by its alarm.
+int status_in_child(int (*body)()) {
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    _exit(body());
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + status;
+}
+
+}  // namespace
+
+TEST(nothing_spins_outside_a_run) {
+  const PretendProcessors two(2);
+  dispatch_runs_all(2);
+  EXPECT(becomes_parked(), "the thread parks when there is no run");
+  const int64_t before_ns = process_cpu_ns();
+  sleep_ms(200);
+  EXPECT(process_cpu_ns() - before_ns < 20'000'000, "an idle process uses no processor time");
+}
+
+TEST(a_run_that_waits_does_not_keep_threads_spinning) {
+  const PretendProcessors two(2);
+  const RunScope run;
+  dispatch_runs_all(2);
+  EXPECT(becomes_parked(), "the spin is bounded, also inside a run");
+  const int64_t before_ns = process_cpu_ns();
+  sleep_ms(200);
+  EXPECT(process_cpu_ns() - before_ns < 20'000'000, "a run that waits uses no processor time");
+}
+
+TEST(warm_wakes_the_threads) {
+  const PretendProcessors two(2);
+  Pool& pool = Pool::process();
+  dispatch_runs_all(2);
+  EXPECT(becomes_parked(), "parked at first");
+  const RunScope run;
+  bool was_hot = false;
+  for (int i = 0; i < 200 && !was_hot; ++i) {
+    pool.warm(2);
+    was_hot = pool.workers_hot();
+  }
+  EXPECT(was_hot, "awake afterwards");
+  EXPECT(dispatch_runs_all(2), "and the pool works");
+}
+
+TEST(more_homes_than_processors_do_not_stall) {
+  const PretendProcessors many(8);
+  const RunScope run;
+  dispatch_runs_all(8);
+  const int64_t begin_ns = now_ns();
+  const int rounds = scaled(500);
+  for (int i = 0; i < rounds; ++i) EXPECT(dispatch_runs_all(8), "every block");
+  const int64_t each_ns = (now_ns() - begin_ns) / rounds;
+  EXPECT(each_ns < (kIsThreadSanitized ? 20'000'000 : 2'000'000),
+         "no dispatch waits for a scheduler tick");
+}
+
+TEST(a_child_of_fork_has_a_working_pool) {
+  const PretendProcessors two(2);
+  EXPECT(dispatch_runs_all(2) && Pool::process().threads_started() >= 1, "the parent has threads");
+  const int status = status_in_child([]() -> int {
+    if (Pool::process().threads_started() != 0) return 1;
+    if (Pool::process().active_runs() != 0) return 2;
+    Pool::process().override_processors_for_test(3);
+    const RunScope run;
+    for (int i = 0; i < 100; ++i)
+      if (!dispatch_runs_all(3)) return 3;
+    return Pool::process().threads_started() == 2 ? 0 : 4;
+  });
+  EXPECT(status == 0, "the child starts threads of its own");
+  EXPECT(dispatch_runs_all(2), "and the parent goes on");
+}
+
+TEST(a_child_may_leave_in_the_ordinary_way) {
+  const PretendProcessors two(2);
+  dispatch_runs_all(2);
+  std::fflush(stdout);
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    std::_Exit(dispatch_runs_all(2) ? 0 : 1);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 0, "teardown in the child joins nobody");
+}
+
+TEST(forking_while_others_dispatch_never_hangs) {
+  const PretendProcessors four(4);
+  std::atomic<bool> is_over{false};
+  std::thread busy([&] {
+    while (!is_over) {
+      const RunScope run;
+      dispatch_runs_all(4);
+      OutputPool::process().release(OutputPool::process().acquire(1000));
+    }
+  });
+  for (int i = 0; i < (kIsThreadSanitized ? 5 : 40); ++i) {
+    const int status = status_in_child([]() -> int {
+      const RunScope run;
+      if (Pool::process().active_runs() != 1) return 1;
+      std::byte* data = OutputPool::process().acquire(1000);
+      if (data == nullptr) return 2;
+      OutputPool::process().release(data);
+      return dispatch_runs_all(4) ? 0 : 3;
+    });
+    if (!EXPECT(status == 0, "a fork at any moment leaves a working child")) break;
+  }
+  is_over = true;
+  busy.join();
+}
+
+TEST(a_fork_inside_a_run_keeps_the_run) {
+  const RunScope run;
+  const int status =
+      status_in_child([]() -> int { return Pool::process().active_runs() == 1 ? 0 : 1; });
+  EXPECT(status == 0, "the forking thread's own run goes on in the child");
+}
