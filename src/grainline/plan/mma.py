@@ -1,0 +1,325 @@
+"""Matrix products: which `mma` programs are realised, how, and at what predicted cost.
+
+`describe` reads a tile program into a `Product` (operand forms as linear address functions, epilogue class) or gives
+a `MmaRefusal` with its reason. `candidates` lists the register-tiled plans of a product, cheapest numbers attached as
+extents, so that the choice among them can be made for every single call. All plans of one product have one numeric
+signature: each output element is one FMA chain in increasing k from 0, whatever the plan.
+
+A block is one strip (at most `tile_m` rows of one batch element) times all columns, times one column range, or all strips
+of one batch element. Blocks are numbered (batch..., range, strip), strip fastest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grainline.base.dims import Expr, ceil_div
+from grainline.base.dtypes import F32
+from grainline.tile.ir import Affine, Axis, Operation, Tile, TileProgram, View
+
+Extent = "int | Expr"
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterTile:
+    """Accumulators of the inner kernel: `m` rows times `n` columns in vectors of `lanes`."""
+
+    m: int
+    n: int
+    lanes: int
+
+
+# 6x16 leaves 3 of the 16 AVX2 registers for B and the broadcast; 8x12 leaves 5 of 32 on NEON; 14x32 leaves 3 of 32 on AVX-512.
+REGISTER_TILES = {"avx2": RegisterTile(6, 16, 8), "avx512": RegisterTile(14, 32, 16), "neon": RegisterTile(8, 12, 4)}
+
+PANEL = REGISTER_TILES["avx2"].n
+STRIP_ROWS = REGISTER_TILES["avx2"].m
+
+
+@dataclass(frozen=True, slots=True)
+class MmaRefusal:
+    """Why a program is not realised as a register-tiled product; a sentence for people."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Element number = offset + sum of coefficient * coordinate. Zero coefficients are absent."""
+
+    coefficients: tuple[tuple[Axis, "int | Expr"], ...]
+    offset: "int | Expr"
+
+    def of(self, axis: Axis) -> "int | Expr":
+        return next((c for a, c in self.coefficients if a is axis), 0)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Product:
+    """acc[batch..., m, n] = sum over k of a[batch..., m, k] * b[batch..., k, n], then `epilogue` in program order.
+
+    b_form: "panels" (packed ahead), "rows" (n stride 1), "columns" (k stride 1), "scattered" (any strides).
+    epilogue_form: "registers" (cheap elementwise code on the accumulators) or "strip" (row-wise code on the finished
+    rows of a strip). Invariants: m is the last root; a has k stride 1; b does not depend on m.
+    """
+
+    program: TileProgram
+    mma: Operation
+    a: Operation
+    b: Operation
+    m: Axis
+    n: Axis
+    k: Axis
+    batch: tuple[Axis, ...]
+    b_form: str
+    epilogue: tuple[Operation, ...]
+    epilogue_form: str
+
+    @property
+    def columns_are_independent(self) -> bool:
+        """Whether a block may hold a part of the columns: nothing in the epilogue crosses them."""
+        return self.epilogue_form == "registers"
+
+
+def address_of(view: View, index: tuple[Affine | Tile, ...]) -> Address | None:
+    """The linear address function of a strided access, or None when a coordinate is computed at run time."""
+    total: dict[Axis, int | Expr] = {}
+    offset: int | Expr = 0
+    for stride, coordinate in zip(view.strides, index, strict=True):
+        if not isinstance(coordinate, Affine):
+            return None
+        offset = offset + stride * coordinate.offset
+        for axis, coefficient in coordinate.terms:
+            total[axis] = total.get(axis, 0) + stride * coefficient
+    return Address(tuple((a, c) for a, c in total.items() if c != 0), offset)
+
+
+def describe(program: TileProgram) -> Product | MmaRefusal:
+    """The product that `program` computes, or the reason why it is not realised."""
+    products = [o for o in program.body if o.op == "mma"]
+    if len(products) != 1:
+        return MmaRefusal(f"{program.name} has {len(products)} matrix products; one per program is realised")
+    if not program.roots:
+        return MmaRefusal(f"{program.name} has no root axis for the rows")
+    mma = products[0]
+    producers = {o.result: o for o in program.body if o.result is not None}
+    a, b = (producers[operand] for operand in mma.operands)
+    refusal = _refuse_operands(program, mma, a, b)
+    if refusal is not None:
+        return refusal
+    assert mma.axis is not None and mma.result is not None
+    n = mma.result.space[0]
+    b_form = _b_form(b, n, mma.axis)
+    if isinstance(b_form, MmaRefusal):
+        return b_form
+    epilogue = tuple(o for o in program.body if o is not mma and o is not a and o is not b)
+    form = "registers" if all(is_register_op(o, n) for o in epilogue) else "strip"
+    return Product(
+        program, mma, a, b, program.roots[-1], n, mma.axis, program.roots[:-1], b_form, epilogue, form
+    )
+
+
+def _refuse_operands(program: TileProgram, mma: Operation, a: Operation, b: Operation) -> MmaRefusal | None:
+    if a.op != "load" or b.op != "load":
+        return MmaRefusal("an operand of the product is computed in the program; it must be a load")
+    if a.attributes.get("bounds", "assume") != "assume" or b.attributes.get("bounds", "assume") != "assume":
+        return MmaRefusal("an operand of the product has guarded loads; only assumed bounds are realised")
+    assert mma.result is not None and mma.axis is not None
+    assert a.result is not None and b.result is not None and a.view is not None and b.view is not None
+    if mma.result.dtype is not F32 or a.result.dtype is not F32 or b.result.dtype is not F32:
+        return MmaRefusal("only f32 products are realised")
+    if a.result.space != (mma.axis,):
+        return MmaRefusal("the left operand must span the contracted axis only")
+    if len(mma.result.space) != 1 or set(b.result.space) != {mma.axis, mma.result.space[0]}:
+        return MmaRefusal("the right operand must span the contracted axis and one column axis")
+    if a.view.layout != "strided":
+        return MmaRefusal("the left operand must be a strided view")
+    if any(tile in o.operands for o in program.body if o is not mma for tile in mma.operands):
+        return MmaRefusal("an operand of the product is used again in the program")
+    left = address_of(a.view, a.index)
+    if left is None:
+        return MmaRefusal("the left operand is indexed at run time")
+    if left.of(mma.axis) != 1 and mma.axis.extent != 1:
+        return MmaRefusal(f"the left operand has stride {left.of(mma.axis)} along the contracted axis; it must be 1")
+    return None
+
+
+def _b_form(b: Operation, n: Axis, k: Axis) -> str | MmaRefusal:
+    assert b.view is not None
+    if b.view.layout == "panels":
+        rows, columns = Affine(((k, 1),)), Affine(((n, 1),))
+        if b.view.panel != PANEL:
+            return MmaRefusal(f"the right operand is packed in panels of {b.view.panel}; {PANEL} is realised")
+        if b.index != (rows, columns) or b.view.shape != (k.extent, n.extent):
+            return MmaRefusal("a packed right operand must be read whole, as [k, n]")
+        return "panels"
+    right = address_of(b.view, b.index)
+    if right is None:
+        return MmaRefusal("the right operand is indexed at run time")
+    return {(True, True): "rows", (True, False): "rows", (False, True): "columns", (False, False): "scattered"}[
+        right.of(n) == 1 or n.extent == 1, right.of(k) == 1 or k.extent == 1
+    ]
+
+
+# Work that is cheap enough to run on live accumulators; anything else runs on the finished strip.
+REGISTER_OPERATIONS = frozenset("add sub mul div neg abs relu min max".split())
+
+
+def is_register_op(operation: Operation, n: Axis) -> bool:
+    """Whether `operation` can run on the accumulators, element by element along `n`."""
+    if operation.op == "const":
+        return operation.result is not None and operation.result.dtype is F32
+    if operation.op in REGISTER_OPERATIONS:
+        return operation.result is not None and operation.result.dtype is F32 and _spans_only(operation.result, n)
+    if operation.op not in ("load", "store"):
+        return False
+    assert operation.view is not None
+    tile = operation.result if operation.op == "load" else operation.operands[0]
+    assert tile is not None
+    if operation.view.dtype is not F32 or operation.view.layout != "strided" or not _spans_only(tile, n):
+        return False
+    if operation.attributes.get("bounds", "assume") != "assume":
+        return False
+    address = address_of(operation.view, operation.index)
+    return address is not None and address.of(n) == (1 if n in tile.space else 0)
+
+
+def _spans_only(tile: Tile, n: Axis) -> bool:
+    return tile.space in ((), (n,))
+
+
+# Picoseconds of one core: a fused multiply-add at 85 % of 93 GFLOP/s, a byte of B streamed from the shared cache, a float moved by
+# packing, a float of epilogue work on the finished strip, and the fixed price of one strip.
+FMA_PS = 25
+B_BYTE_PS = 16
+PACK_PS = 60
+EPILOGUE_PS = 600
+STRIP_PS = 60_000
+
+# A is read in place when so few columns follow that packing it would cost more than it saves.
+UNPACKED_A_COLUMNS = 64
+# A strided B of rows is read in place by up to this many strips of one call; more of them share one packed copy.
+DIRECT_B_STRIPS = 2
+# Column ranges are whole groups of the widest tile group (6 panels).
+RANGE_STEP_PANELS = 6
+RANGES_WANTED = 8
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class MmaPlan:
+    """One realisation of a product. `blocks`, `cost_ps` (all blocks, one core) and `scratch_bytes` (per home) are extents.
+
+    form: "strips" (block = strip), "columns" (block = strip x `range_panels` panels), "batches" (block = all strips of
+    one batch element, so that a B packed in scratch is packed once).
+    """
+
+    product: Product
+    form: str
+    packs_a: bool
+    packs_b: bool
+    range_panels: int
+    blocks: int | Expr
+    cost_ps: int | Expr
+    scratch_bytes: int | Expr
+
+
+@dataclass(frozen=True, slots=True)
+class ScratchLayout:
+    """Offsets in floats of the packed strip of A, the packed B and the strip of results; each 64-byte aligned."""
+
+    packed_a: int | Expr
+    packed_b: int | Expr
+    strip: int | Expr
+    strip_row: int | Expr
+    total: int | Expr
+
+
+def scratch_layout(product: Product, packs_a: bool, packs_b: bool) -> ScratchLayout:
+    n, k = product.n.extent, product.k.extent
+    padded = ceil_div(n, PANEL) * PANEL
+    # Packing A stores whole vectors: up to 2 floats after the panel.
+    after_a = _align16(k * STRIP_ROWS + 2) if packs_a else 0
+    after_b = after_a + (padded * k if packs_b else 0)
+    # One line more than the columns, so that the rows of a strip do not fall on the same cache sets.
+    row = padded + PANEL
+    total = after_b + (row * STRIP_ROWS if product.epilogue_form == "strip" else 0)
+    return ScratchLayout(0, after_a, after_b, row, total)
+
+
+def _align16(extent: int | Expr) -> int | Expr:
+    return ceil_div(extent, 16) * 16
+
+
+def candidates(product: Product) -> tuple[MmaPlan, ...]:
+    """The plans of `product`, all of one numeric signature; the cheapest for given extents and threads wins at run time."""
+    return tuple(_plan(product, form) for form in _forms(product))
+
+
+def _forms(product: Product) -> Iterator[str]:
+    yield "strips"
+    n = product.n.extent
+    if product.columns_are_independent and product.b_form == "panels" and (not isinstance(n, int) or range_panels(n)):
+        yield "columns"
+    if product.batch and product.b_form != "panels":
+        yield "batches"
+
+
+def range_panels(n: int | Expr) -> int:
+    """Panels per column range: about `RANGES_WANTED` ranges, whole tile groups each; 0 when N is too narrow to share."""
+    if not isinstance(n, int):
+        return 2 * RANGE_STEP_PANELS
+    panels = ceil_div(n, PANEL)
+    assert isinstance(panels, int)
+    wanted = max(1, round(panels / RANGES_WANTED / RANGE_STEP_PANELS)) * RANGE_STEP_PANELS
+    return wanted if panels > wanted else 0
+
+
+def _plan(product: Product, form: str) -> MmaPlan:
+    n = product.n.extent
+    packs_a = not (isinstance(n, int) and n <= UNPACKED_A_COLUMNS)
+    packs_b = product.b_form != "panels"
+    width = range_panels(n) if form == "columns" else 0
+    matrices = batch_count(product)
+    strips = ceil_div(product.m.extent, STRIP_ROWS)
+    ranges = ceil_div(n, width * PANEL) if width else 1
+    blocks = matrices if form == "batches" else matrices * strips * ranges
+    scratch = scratch_layout(product, packs_a, packs_b).total * 4
+    return MmaPlan(product, form, packs_a, packs_b, width, blocks, _cost_ps(product, form, blocks, ranges), scratch)
+
+
+def batch_count(product: Product) -> int | Expr:
+    """How many matrices the product has."""
+    count: int | Expr = 1
+    for axis in product.batch:
+        count = count * axis.extent
+    return count
+
+
+def _cost_ps(product: Product, form: str, blocks: int | Expr, ranges: int | Expr) -> int | Expr:
+    m, n, k = product.m.extent, product.n.extent, product.k.extent
+    matrices, strips = batch_count(product), ceil_div(product.m.extent, STRIP_ROWS)
+    padded = ceil_div(n, PANEL) * PANEL
+    flops = matrices * m * k * padded * FMA_PS
+    # One strip waits for the stream of B; more strips find it in a nearer cache.
+    stream = matrices * k * padded * 4 * B_BYTE_PS
+    packing = matrices * strips * ranges * k * STRIP_ROWS * PACK_PS
+    if product.b_form != "panels":
+        packing = packing + (matrices if form == "batches" else blocks) * k * padded * PACK_PS // 4
+    body = matrices * m * n * EPILOGUE_PS if product.epilogue_form == "strip" else 0
+    return flops + stream + packing + body + matrices * strips * ranges * STRIP_PS
+
+
+def pack_panels(matrix: NDArray[np.float32], panel: int = PANEL) -> NDArray[np.float32]:
+    """Packs f32[K, N] (any strides) as f32[ceil(N/panel), K, panel], the last panel padded with zeros; a new array."""
+    k, n = matrix.shape
+    whole = n // panel
+    packed = np.empty((-(-n // panel), k, panel), np.float32)
+    packed[:whole] = matrix[:, : whole * panel].reshape(k, whole, panel).transpose(1, 0, 2)
+    if whole < len(packed):
+        packed[whole, :, : n - whole * panel] = matrix[:, whole * panel :]
+        packed[whole, :, n - whole * panel :] = 0.0
+    return packed
