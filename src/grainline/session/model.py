@@ -31,9 +31,9 @@ class Model:
     """
 
     def __init__(self, source: Source, options: Options) -> None:
-        from grainline import pipeline
-
         self._source = _checked_source(source)
+        from grainline import pipeline  # with LLVM and the importer: not before the first model
+
         self._options = options
         self._compiled = pipeline.compile_model(self._source, options.resolved())
         self._execute = self._compiled.run

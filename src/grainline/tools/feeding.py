@@ -1,0 +1,100 @@
+"""Feeds for a model: read from files, or made at random from what the model says about its inputs.
+
+Random floats are normal; random integers are small and not negative, so that they are valid token ids; an input whose
+name speaks of a mask is all ones, one that speaks of a type is all zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from grainline.base.errors import OptionError
+from grainline.session.options import NodeArg
+from grainline.session.values import numpy_dtype
+
+DEFAULT_EXTENT = 1
+TOKEN_BOUND = 1000
+
+
+def split_pairs(option: str, pairs: Sequence[str]) -> dict[str, str]:
+    """`["a=1", "b=2"] -> {"a": "1", "b": "2"}`; a name may contain '=' and ends at the last one."""
+    found = {}
+    for pair in pairs:
+        name, equals, text = pair.rpartition("=")
+        if not equals or not name or not text:
+            raise OptionError(f"{option} cannot be read", expected="NAME=VALUE", found=repr(pair))
+        found[name] = text
+    return found
+
+
+def parse_shape(name: str, text: str) -> tuple[int, ...]:
+    try:
+        extents = tuple(int(part) for part in text.strip("[]()").split(",") if part.strip())
+    except ValueError:
+        extents = (-1,)
+    if any(extent < 0 for extent in extents):
+        raise OptionError("--shape cannot be read", value=name, expected="extents such as 1,128", found=repr(text))
+    return extents
+
+
+def read_array(name: str, path: str) -> np.ndarray:
+    try:
+        return np.load(Path(path), allow_pickle=False)
+    except (OSError, ValueError) as problem:
+        raise OptionError(
+            "--input cannot be read", value=name, expected="a .npy file", found=f"{path}: {problem}"
+        ) from None
+
+
+def make_feeds(
+    inputs: Sequence[NodeArg], input_options: Sequence[str], shape_options: Sequence[str], seed: int
+) -> dict[str, np.ndarray]:
+    """A feed for every input. `shape_options` name inputs or dimension symbols."""
+    files = split_pairs("--input", input_options)
+    shapes = {name: parse_shape(name, text) for name, text in split_pairs("--shape", shape_options).items()}
+    symbols = _symbol_extents(inputs, shapes)
+    known = {info.name for info in inputs}
+    unknown = [name for name in files if name not in known] + [n for n in shapes if n not in known | set(symbols)]
+    if unknown:
+        raise OptionError("the model has no such input", value=unknown[0], expected=f"one of {sorted(known)}")
+    rng = np.random.default_rng(seed)
+    feeds = {}
+    for info in inputs:
+        if info.name in files:
+            feeds[info.name] = read_array(info.name, files[info.name])
+        else:
+            feeds[info.name] = random_array(info, shapes.get(info.name) or _shape_of(info, symbols), rng)
+    return feeds
+
+
+def _symbol_extents(inputs: Sequence[NodeArg], shapes: dict[str, tuple[int, ...]]) -> dict[str, int]:
+    """Extents of dimension symbols: given as NAME=4, or read off the shapes given for inputs."""
+    names = {dim for info in inputs for dim in info.shape if isinstance(dim, str)}
+    extents = {name: shape[0] for name, shape in shapes.items() if name in names and len(shape) == 1}
+    for info in inputs:
+        for dim, extent in zip(info.shape, shapes.get(info.name, ())):
+            if isinstance(dim, str):
+                extents.setdefault(dim, extent)
+    return dict.fromkeys(names, DEFAULT_EXTENT) | extents
+
+
+def _shape_of(info: NodeArg, symbols: dict[str, int]) -> tuple[int, ...]:
+    return tuple(dim if isinstance(dim, int) else symbols.get(dim or "", DEFAULT_EXTENT) for dim in info.shape)
+
+
+def random_array(info: NodeArg, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    if info.type == "tensor(string)":
+        return np.full(shape, "grain", dtype=object)
+    dtype: np.dtype[Any] = numpy_dtype(info.type)
+    if dtype.kind == "b":
+        return rng.integers(0, 2, shape).astype(bool)
+    if dtype.kind not in "iu":
+        return rng.standard_normal(shape).astype(dtype)
+    if "mask" in info.name:
+        return np.ones(shape, dtype)
+    bound = 1 if "type" in info.name else min(TOKEN_BOUND, int(np.iinfo(dtype).max))
+    return rng.integers(0, bound, shape).astype(dtype)

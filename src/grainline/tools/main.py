@@ -1,0 +1,117 @@
+"""The `grainline` command: run, explain, bench, knobs.
+
+Commands parse their arguments and print; the work is in the files beside this one. An error that grainline raised is
+one line on stderr: exit code 2 when the call was wrong, 1 when the model or the run was. GRAINLINE_DEBUG=1 shows the
+traceback instead.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from grainline.base.errors import GrainlineError, OptionError
+
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__.split("\n")[0]
+)
+
+ModelPath = Annotated[Path, typer.Argument(help="An ONNX file.", metavar="MODEL", show_default=False)]
+Inputs = Annotated[
+    list[str] | None, typer.Option("--input", metavar="NAME=FILE.npy", help="Feed a saved array; repeatable.")
+]
+Shapes = Annotated[
+    list[str] | None,
+    typer.Option("--shape", metavar="NAME=1,128", help="Shape of a random input, or NAME=4 for a named dimension."),
+]
+Threads = Annotated[int | None, typer.Option(min=0, help="Threads of a run; 0 means all that are allowed.")]
+Seed = Annotated[int, typer.Option(help="Seed of the random inputs.")]
+
+
+@app.command()
+def run(
+    model: ModelPath,
+    input: Inputs = None,
+    shape: Shapes = None,
+    threads: Threads = None,
+    output: Annotated[Path | None, typer.Option(help="Folder for the outputs, one .npy file each.")] = None,
+    seed: Seed = 0,
+) -> None:
+    """Run a model once, on random inputs where none are given, and summarise its outputs."""
+    from grainline.tools import running
+
+    for line in running.run_model(model, input or [], shape or [], threads, output, seed):
+        print(line)
+
+
+@app.command()
+def explain(model: ModelPath, threads: Threads = None) -> None:
+    """Print how a model is executed, and why so: fusion, mapping, grain, fallbacks."""
+    from grainline.tools import running
+
+    print(running.load_with_progress(model, threads).explain())
+
+
+@app.command()
+def bench(
+    model: ModelPath,
+    shape: Shapes = None,
+    input: Inputs = None,
+    peer: Annotated[str | None, typer.Option(help="Another library to measure beside: onnxruntime.")] = None,
+    threads: Threads = None,
+    rounds: Annotated[int, typer.Option(min=1, help="How often every arm takes its turn.")] = 10,
+    seconds: Annotated[float, typer.Option(min=0.01, help="Length of one turn.")] = 0.3,
+    seed: Seed = 0,
+) -> None:
+    """Measure latency: each library in its own process, taking turns, with a second grainline as the noise gauge."""
+    from grainline.tools import benching
+
+    for line in benching.bench_model(model, input or [], shape or [], peer, threads, rounds, seconds, seed):
+        print(line)
+
+
+@app.command()
+def knobs() -> None:
+    """List every environment variable: name, type, default, value in force, and what it does."""
+    from grainline.tools import listing
+
+    for line in listing.knob_lines():
+        print(line)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Entry point of the console script; ends the process with its exit code."""
+    sys.exit(call(arguments))
+
+
+def call(arguments: list[str] | None = None) -> int:
+    """Runs one command and returns its exit code."""
+    if os.environ.get("GRAINLINE_DEBUG", "0") not in ("", "0"):
+        import logging
+
+        logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
+        return int(app(arguments, standalone_mode=True) or 0)
+    try:
+        app(arguments, standalone_mode=True)
+        return 0
+    except SystemExit as leaving:
+        return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+    except OptionError as error:
+        return _complain(error, 2)
+    except (GrainlineError, OSError) as error:
+        return _complain(error, 1)
+    except KeyboardInterrupt:
+        return _complain("interrupted", 130)
+
+
+def _complain(error: object, code: int) -> int:
+    print(f"grainline: error: {' '.join(str(error).split())}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""A progress line for work that takes long: on stderr, only on a terminal, only after half a second."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from grainline.base import progress
+
+PATIENCE_S = 0.5
+
+
+@contextmanager
+def progress_on_stderr(title: str) -> Iterator[None]:
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    status = Console(stderr=True).status(title)
+    timer = threading.Timer(PATIENCE_S, status.start)
+    timer.daemon = True
+
+    def show(step: str, done: int, total: int) -> None:
+        status.update(f"{title}: {step}" + (f" {done}/{total}" if total else ""))
+
+    timer.start()
+    try:
+        with progress.listening(show):
+            yield
+    finally:
+        timer.cancel()
+        timer.join()
+        status.stop()
