@@ -128,9 +128,7 @@ class GraphBuilder:
         """Runs one tile kernel. Arguments of the native function: addresses of views, words, words of the variant."""
         of_variants = [e for v in variants for e in (v.blocks, v.cost_ps, v.scratch_bytes, *v.words)]
         tiling = self._slot("tiling", compute_node or key)
-        self._add(
-            "main", "Tiling", {"variants": tuple(variants)}, compute_node, outputs=(tiling,), extents=of_variants
-        )
+        self._add("main", "Tiling", {"variants": tuple(variants)}, compute_node, outputs=(tiling,), extents=of_variants)
         workspace: tuple[int, ...] = ()
         if any(variant.scratch_bytes != 0 for variant in variants):
             workspace = (self._slot("workspace", compute_node or key),)
@@ -145,9 +143,7 @@ class GraphBuilder:
             extents=[*words, *(view.offset_bytes for view in views)],
         )
         self._touch(node, workspace, ())
-        self._touch(
-            node, [v.slot for v in views if "read" in v.access], [v.slot for v in views if "write" in v.access]
-        )
+        self._touch(node, [v.slot for v in views if "read" in v.access], [v.slot for v in views if "write" in v.access])
         return node
 
     def host_call(
@@ -179,7 +175,9 @@ class GraphBuilder:
         self._infer_results(outputs, compute_node or name)
         return outputs
 
-    def extents_tensor(self, slot: int, values: Sequence[Extent], offset_bytes: Extent = 0, compute_node: str = "") -> int:
+    def extents_tensor(
+        self, slot: int, values: Sequence[Extent], offset_bytes: Extent = 0, compute_node: str = ""
+    ) -> int:
         """Writes extents as i64 into the block of `slot`."""
         attributes = {"values": tuple(values), "offset_bytes": offset_bytes}
         extents = [*values, offset_bytes]

@@ -135,9 +135,7 @@ class Weight:
     identity: str = ""
     layout: str = "dense"
     load: Callable[[], np.ndarray[Any, Any]] | None = field(default=None, compare=False, repr=False)
-    pack: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]] | None = field(
-        default=None, compare=False, repr=False
-    )
+    pack: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,9 +23,7 @@ def predecessors(nodes: Iterable[ExecuteNode]) -> dict[int, tuple[int, ...]]:
     nodes = tuple(nodes)
     producer = {slot: node.id for node in nodes for slot in node.outputs}
     return {
-        node.id: tuple(
-            dict.fromkeys((*(producer[slot] for slot in node.inputs if slot in producer), *node.controls))
-        )
+        node.id: tuple(dict.fromkeys((*(producer[slot] for slot in node.inputs if slot in producer), *node.controls)))
         for node in nodes
     }
 
@@ -38,9 +36,7 @@ def execution_order(nodes: Iterable[ExecuteNode]) -> tuple[ExecuteNode, ...]:
     return tuple(by_id[node_id] for node_id in _sort(by_id, before, key))
 
 
-def _priorities(
-    by_id: dict[int, ExecuteNode], before: dict[int, tuple[int, ...]]
-) -> dict[int, tuple[int, int, int]]:
+def _priorities(by_id: dict[int, ExecuteNode], before: dict[int, tuple[int, ...]]) -> dict[int, tuple[int, int, int]]:
     plain = {node_id: (0, 0, node_id) for node_id in by_id}
     some_order = _sort(by_id, before, plain)
     needed_by = {i: i if _is_anchor(node) else _NEVER for i, node in by_id.items()}

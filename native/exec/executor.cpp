@@ -1,0 +1,147 @@
+#include "exec/executor.h"
+
+#include <time.h>
+
+#include "memory/host_memory.h"
+#include "memory/output_pool.h"
+
+namespace grainline {
+namespace {
+
+const std::atomic<bool> kNeverTerminate{false};
+
+int64_t now_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+}  // namespace
+
+Executor::Executor(std::shared_ptr<const Program> program)
+    : program_(std::move(program)), weights_(program_->slots.size()) {}
+
+Executor::~Executor() { delete hot_.load(std::memory_order_acquire); }
+
+RunState* Executor::lease() {
+  // Acquire: sees everything that the Run which put the state here wrote (release in give_back).
+  if (RunState* state = hot_.exchange(nullptr, std::memory_order_acquire)) return state;
+  {
+    std::unique_lock<std::mutex> held(lock_, std::try_to_lock);
+    if (held.owns_lock() && !idle_.empty()) {
+      RunState* state = idle_.back().release();
+      idle_.pop_back();
+      return state;
+    }
+  }
+  auto state = std::make_unique<RunState>(program_, HostMemory::process());
+  for (size_t slot = 0; slot < weights_.size(); ++slot) state->slots[slot].data = weights_[slot];
+  states_.fetch_add(1, std::memory_order_relaxed);  // a statistic
+  return state.release();
+}
+
+void Executor::give_back(RunState* state) {
+  RunState* empty = nullptr;
+  // Release: the next lease sees this Run's writes. Relaxed on failure: nothing was read.
+  if (hot_.compare_exchange_strong(empty, state, std::memory_order_release,
+                                   std::memory_order_relaxed))
+    return;
+  std::unique_lock<std::mutex> held(lock_, std::try_to_lock);
+  if (held.owns_lock()) {
+    idle_.emplace_back(state);
+    return;
+  }
+  // Never waited for: in a forked child the lock may have no owner any more.
+  states_.fetch_sub(1, std::memory_order_relaxed);  // a statistic
+  delete state;
+}
+
+Status Executor::run(RunState& state) {
+  const RunScope scope;
+  Pool& pool = Pool::process();
+  state.homes_allowed = pool.homes_allowed();
+  if (state.homes_allowed != state.tiled_homes_) state.is_known_[0] = 0;
+  if (state.wants_threads && state.homes_wanted > 1) pool.warm(state.homes_wanted);
+  if (state.terminate == nullptr) state.terminate = &kNeverTerminate;
+  state.start_poll_ns = 0;
+  const bool has_failed = state.times.empty() ? walk(state) : walk_profiled(state);
+  if (has_failed) [[unlikely]] {
+    name_failure(state);
+    state.clean_up();
+  }
+  state.settle_memory();
+  state.terminate = nullptr;
+  return std::move(state.status);
+}
+
+bool Executor::walk(RunState& state) {
+  const Node* const begin = program_->nodes.data();
+  const Node* const end = begin + program_->nodes.size();
+  const std::atomic<bool>& terminate = *state.terminate;
+  for (const Node* node = begin; node != end; ++node) {
+    // Relaxed: the flag carries no data, and a late look costs one node.
+    if (terminate.load(std::memory_order_relaxed)) [[unlikely]]
+      return state.fail(StatusCode::cancelled, "the run was cancelled");
+    if (node->fn(state, *node)) [[unlikely]] {
+      state.failed_node = static_cast<int>(node - begin);
+      return true;
+    }
+  }
+  return false;
+}
+
+bool Executor::walk_profiled(RunState& state) {
+  for (size_t i = 0; i < program_->nodes.size(); ++i) {
+    if (state.terminate->load(std::memory_order_relaxed))  // as in walk
+      return state.fail(StatusCode::cancelled, "the run was cancelled");
+    state.times[i].begin_ns = now_ns();
+    const bool has_failed = program_->nodes[i].fn(state, program_->nodes[i]);
+    state.times[i].end_ns = now_ns();
+    if (has_failed) {
+      state.failed_node = static_cast<int>(i);
+      return true;
+    }
+  }
+  return false;
+}
+
+void Executor::name_failure(RunState& state) {
+  if (state.failed_node < 0) return;
+  const NodeRow& row = program_->node_rows[static_cast<size_t>(state.failed_node)];
+  const std::string& kernel = program_->string(row.kernel_name);
+  // A wrong feed is the caller's matter: the place is the input, which the message has.
+  if (kernel == "InferShape") return;
+  state.status.add_context("node '" + program_->string(row.compute_node) + "' (" + kernel + ")");
+}
+
+size_t Executor::trim() {
+  size_t bytes = 0;
+  std::vector<RunState*> leased;
+  while (RunState* state = hot_.exchange(nullptr, std::memory_order_acquire)) {  // as in lease
+    bytes += state->allocator.trim();
+    give_back(state);
+    break;
+  }
+  const std::lock_guard<std::mutex> held(lock_);
+  for (const auto& state : idle_) bytes += state->allocator.trim();
+  return bytes;
+}
+
+Executor::Statistics Executor::statistics() {
+  Statistics total{states_.load(std::memory_order_relaxed), 0, 0, 0};
+  const auto add = [&](const RunState& state) {
+    const SpanAllocator::Statistics one = state.allocator.statistics();
+    total.held_bytes += one.held_bytes;
+    total.allocations += one.allocations;
+    total.growths += one.growths;
+  };
+  if (RunState* state = hot_.exchange(nullptr, std::memory_order_acquire)) {  // as in lease
+    add(*state);
+    give_back(state);
+  }
+  const std::lock_guard<std::mutex> held(lock_);
+  for (const auto& state : idle_) add(*state);
+  return total;
+}
+
+}  // namespace grainline

@@ -1,0 +1,63 @@
+// Runs a Program: leases a RunState, walks the node array, returns the first failure.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "exec/run_state.h"
+
+namespace grainline {
+
+// The sequential executor of one loaded model. Any number of threads may run it at once; each Run
+// leases a RunState of its own.
+//
+// Shared fields: hot_ (exchanged by everyone, see lease), idle_ (under lock_), and statistics.
+// Weights are set before the first lease and constant from then on.
+class Executor {
+ public:
+  explicit Executor(std::shared_ptr<const Program> program);
+  ~Executor();
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
+
+  const Program& program() const { return *program_; }
+
+  // The memory behind a weight slot; the caller keeps it alive. Before the first lease.
+  void set_weight(size_t slot, std::byte* data) { weights_[slot] = data; }
+
+  // The state's inputs are to be bound, then run, then its output slots read, then given back.
+  RunState* lease();
+  void give_back(RunState* state);
+
+  // One execution of the node array. After a failure everything but the outputs' memory is free
+  // again (see take_outputs) and the state can run again.
+  Status run(RunState& state);
+
+  // Gives the memory of idle RunStates back to the system. Returns its bytes.
+  size_t trim();
+
+  struct Statistics {
+    size_t states;            // RunStates that exist
+    size_t held_bytes;        // of the idle ones
+    uint64_t allocations;
+    uint64_t growths;
+  };
+  Statistics statistics();
+
+ private:
+  bool walk(RunState& state);
+  bool walk_profiled(RunState& state);
+  void name_failure(RunState& state);
+
+  std::shared_ptr<const Program> program_;
+  std::vector<std::byte*> weights_;  // by slot
+  std::atomic<RunState*> hot_{nullptr};
+  std::mutex lock_;
+  std::vector<std::unique_ptr<RunState>> idle_;
+  std::atomic<size_t> states_{0};
+};
+
+}  // namespace grainline

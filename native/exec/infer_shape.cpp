@@ -1,0 +1,186 @@
+// The InferShape kernel: observes shapes and, when they changed, evaluates the extents of a group,
+// checks them and tiles the launches that became known.
+
+#include <algorithm>
+#include <string>
+
+#include "exec/run_state.h"
+
+namespace grainline {
+namespace {
+
+std::string quoted_extent(const std::string& text, int64_t value) {
+  return text.empty() ? std::to_string(value) : text + " = " + std::to_string(value);
+}
+
+// Python's rounding. false: division by zero or overflow.
+bool floor_divide(int64_t a, int64_t b, int64_t* quotient, int64_t* remainder) {
+  if (b == 0 || (a == INT64_MIN && b == -1)) return false;
+  *quotient = a / b;
+  *remainder = a % b;
+  if (*remainder != 0 && (*remainder < 0) != (b < 0)) {
+    *quotient -= 1;
+    *remainder += b;
+  }
+  return true;
+}
+
+bool apply(Operation op, int64_t a, int64_t b, int64_t* result) {
+  int64_t unused = 0;
+  switch (op) {
+    case Operation::add:
+      return !__builtin_add_overflow(a, b, result);
+    case Operation::sub:
+      return !__builtin_sub_overflow(a, b, result);
+    case Operation::mul:
+      return !__builtin_mul_overflow(a, b, result);
+    case Operation::floordiv:
+      return floor_divide(a, b, result, &unused);
+    case Operation::mod:
+      return floor_divide(a, b, &unused, result);
+    case Operation::min:
+      *result = std::min(a, b);
+      return true;
+    case Operation::max:
+      *result = std::max(a, b);
+      return true;
+    case Operation::dim:
+      break;
+  }
+  return false;
+}
+
+}  // namespace
+
+bool RunState::infer_shape(size_t index) {
+  const Group& group = program_->groups[index];
+  if (observe(group, index)) return true;
+  const auto begin = dims_.begin() + group.dim_begin;
+  const auto end = dims_.begin() + group.dim_end;
+  const auto seen = seen_dims_.begin() + group.dim_begin;
+  if (is_known_[index] && std::equal(begin, end, seen)) [[likely]]
+    return false;
+  // Values of later groups may depend on this one.
+  std::fill(is_known_.begin() + static_cast<std::ptrdiff_t>(index), is_known_.end(), 0);
+  if (evaluate(group) || verify(group, index == 0) || tile(group, index == 0)) return true;
+  std::copy(begin, end, seen);
+  is_known_[index] = 1;
+  return false;
+}
+
+// Group 0 was observed when the inputs were bound.
+bool RunState::observe(const Group& group, size_t index) {
+  if (index == 0) return false;
+  for (int64_t i = group.source_begin; i < group.source_end; ++i) {
+    const Source& source = program_->sources[static_cast<size_t>(i)];
+    const int64_t* dims = nullptr;
+    const int rank = host.shape_of(slots[static_cast<size_t>(source.slot)].object, &dims);
+    if (rank != source.rank)
+      return fail(StatusCode::host_failed,
+                  "result '" +
+                      program_->string(program_->slots[static_cast<size_t>(source.slot)].label) +
+                      "': expected rank " + std::to_string(source.rank) + ", found " +
+                      (rank < 0 ? "no tensor" : "rank " + std::to_string(rank)));
+    std::copy_n(dims, rank, dims_.begin() + source.first_dim);
+  }
+  return false;
+}
+
+bool RunState::evaluate(const Group& group) {
+  const size_t first = program_->constants.size();
+  for (int64_t i = group.instruction_begin; i < group.instruction_end; ++i) {
+    const Instruction& in = program_->instructions[static_cast<size_t>(i)];
+    int64_t* result = &values[first + static_cast<size_t>(i)];
+    if (static_cast<Operation>(in.op) == Operation::dim) {
+      *result = dims_[static_cast<size_t>(in.a)];
+    } else if (!apply(static_cast<Operation>(in.op), value(in.a), value(in.b), result)) {
+      return report_bad_value(static_cast<size_t>(i), "overflow 64 bits or divide by zero");
+    }
+  }
+  return false;
+}
+
+bool RunState::report_bad_value(size_t instruction, const char* what) {
+  static constexpr const char* kNames[] = {"dim", "+", "-", "*", "floordiv", "mod", "min", "max"};
+  const Instruction& in = program_->instructions[instruction];
+  return fail(StatusCode::invalid_argument,
+              "the extents that follow from the given shapes " + std::string(what) + ": " +
+                  std::to_string(value(in.a)) + " " + kNames[in.op] + " " +
+                  std::to_string(value(in.b)));
+}
+
+bool RunState::verify(const Group& group, bool is_feed) {
+  for (int64_t i = group.check_begin; i < group.check_end; ++i) {
+    const Check& check = program_->checks[static_cast<size_t>(i)];
+    const bool holds = static_cast<CheckKind>(check.kind) == CheckKind::equal
+                           ? value(check.observed) == value(check.expected)
+                           : value(check.observed) >= 0;
+    if (!holds) return fail_check(check, is_feed);
+  }
+  return false;
+}
+
+bool RunState::fail_check(const Check& check, bool is_feed) {
+  const StatusCode code = is_feed ? StatusCode::invalid_argument : StatusCode::host_failed;
+  const std::string& place = program_->string(check.place);
+  const std::string& text = program_->string(check.text);
+  const int64_t observed = value(check.observed);
+  if (static_cast<CheckKind>(check.kind) == CheckKind::not_negative)
+    return fail(code, place + " is negative: " + quoted_extent(text, observed));
+  return fail(code, place + ": expected " + quoted_extent(text, value(check.expected)) +
+                        program_->string(check.note) + ", found " + std::to_string(observed));
+}
+
+// Threads are worth waking when the launches that would use hot threads hold enough work together.
+bool RunState::tile(const Group& group, bool is_first) {
+  if (is_first) {
+    homes_wanted = 1;
+    wants_threads = false;
+    int64_t splittable_ps = 0;
+    for (int64_t i = group.launch_begin; i < group.launch_end; ++i) {
+      const auto launch = static_cast<size_t>(program_->group_launches[static_cast<size_t>(i)]);
+      const auto variant = static_cast<size_t>(program_->launches[launch].variant_begin);
+      const int64_t cost_ps = value(program_->variants[variant].cost_ps);
+      if (cost_ps >= calibration.hot_threshold_ps)
+        splittable_ps = cost_ps > INT64_MAX - splittable_ps ? INT64_MAX : splittable_ps + cost_ps;
+    }
+    wants_threads = homes_allowed > 1 && splittable_ps >= calibration.parked_threshold_ps;
+  }
+  for (int64_t i = group.launch_begin; i < group.launch_end; ++i)
+    tile_launch(static_cast<size_t>(program_->group_launches[static_cast<size_t>(i)]));
+  tiled_homes_ = homes_allowed;
+  return false;
+}
+
+// Picks the variant that ends first by its prediction, then fills what the launch needs.
+void RunState::tile_launch(size_t launch) {
+  const Program& p = *program_;
+  const LaunchRow& row = p.launches[launch];
+  GrainChoice choice;
+  int64_t best_ps = INT64_MAX;
+  const VariantRow* best = nullptr;
+  for (int64_t v = row.variant_begin; v < row.variant_end; ++v) {
+    const VariantRow& variant = p.variants[static_cast<size_t>(v)];
+    const int64_t cost_ps = value(variant.cost_ps);
+    const GrainChoice trial = choose_grain(cost_ps, value(variant.blocks), homes_allowed,
+                                           wants_threads, calibration);
+    if (best != nullptr && cost_ps / trial.homes >= best_ps) continue;
+    best = &variant;
+    best_ps = cost_ps / trial.homes;
+    choice = trial;
+  }
+  const size_t stride = (static_cast<size_t>(value(best->scratch_bytes)) + kMemoryAlignment - 1) &
+                        ~(kMemoryAlignment - 1);
+  uint64_t* argument = &arguments[static_cast<size_t>(p.argument_begin[launch])];
+  dispatches[launch] = {p.tile_kernels[static_cast<size_t>(best->key)], argument,
+                        value(best->blocks), choice.grain, choice.homes, nullptr, stride};
+  costs_ps[launch] = value(best->cost_ps);
+  homes_wanted = std::max(homes_wanted, choice.homes);
+  argument += row.view_end - row.view_begin;
+  for (int64_t w = row.word_begin; w < row.word_end; ++w)
+    *argument++ = static_cast<uint64_t>(value(p.words[static_cast<size_t>(w)]));
+  for (int64_t w = best->word_begin; w < best->word_end; ++w)
+    *argument++ = static_cast<uint64_t>(value(p.words[static_cast<size_t>(w)]));
+}
+
+}  // namespace grainline

@@ -1,0 +1,124 @@
+#include "exec/kernels.h"
+
+#include <cstring>
+
+#include "exec/run_state.h"
+#include "memory/output_pool.h"
+
+namespace grainline {
+namespace {
+
+SlotState& slot_of(RunState& state, int64_t slot) { return state.slots[static_cast<size_t>(slot)]; }
+
+bool infer_shape(RunState& state, const Node& node) {
+  return state.infer_shape(static_cast<size_t>(node.a));
+}
+
+// a: slot, b: size value
+bool alloc_memory(RunState& state, const Node& node) {
+  return state.allocate(node.a, state.value(node.b));
+}
+
+// a: slot, b: output, c: size value. Whoever started the run takes the memory over.
+bool alloc_model_output(RunState& state, const Node& node) {
+  const int64_t size_bytes = state.value(node.c);
+  std::byte* data = OutputPool::process().acquire(static_cast<size_t>(size_bytes));
+  if (data == nullptr) [[unlikely]]
+    return state.fail(StatusCode::out_of_memory,
+                      "no memory for " + std::to_string(size_bytes) + " bytes of output '" +
+                          state.program().string(
+                              state.program().outputs[static_cast<size_t>(node.b)].name) +
+                          "'");
+  slot_of(state, node.a).data = data;
+  return false;
+}
+
+// a: slot, b: launch
+bool alloc_workspace(RunState& state, const Node& node) {
+  Dispatch& dispatch = state.dispatches[static_cast<size_t>(node.b)];
+  dispatch.scratch = nullptr;
+  int64_t size_bytes = 0;
+  if (__builtin_mul_overflow(static_cast<int64_t>(dispatch.scratch_stride), dispatch.homes,
+                             &size_bytes))
+    return state.fail(StatusCode::out_of_memory, "the scratch size overflows 64 bits");
+  if (size_bytes == 0) return false;
+  if (state.allocate(node.a, size_bytes)) return true;
+  dispatch.scratch = slot_of(state, node.a).data;
+  return false;
+}
+
+// a: launch
+bool launch(RunState& state, const Node& node) {
+  const auto index = static_cast<size_t>(node.a);
+  const Dispatch& dispatch = state.dispatches[index];
+  if (dispatch.blocks == 0) return false;
+  const Program& p = state.program();
+  const LaunchRow& row = p.launches[index];
+  uint64_t* argument = &state.arguments[static_cast<size_t>(p.argument_begin[index])];
+  for (int64_t v = row.view_begin; v < row.view_end; ++v) {
+    const ViewRow& view = p.views[static_cast<size_t>(v)];
+    *argument++ = reinterpret_cast<uint64_t>(slot_of(state, view.slot).data) +
+                  static_cast<uint64_t>(state.value(view.offset));
+  }
+  const int32_t fault = Pool::process().dispatch(dispatch);
+  if (fault != 0) [[unlikely]] {
+    state.status = status_of_fault(fault);
+    return true;
+  }
+  return state.charge(state.costs_ps[index]);
+}
+
+// a: host call
+bool host_call(RunState& state, const Node& node) {
+  const HostCallRow& row = state.program().host_calls[static_cast<size_t>(node.a)];
+  if (state.host.call == nullptr)
+    return state.fail(StatusCode::internal, "there is no host to call");
+  return !state.host.call(state.host.context, state, row);
+}
+
+// a: slot, b: offset value, [c, d): words
+bool extents_tensor(RunState& state, const Node& node) {
+  std::byte* target = slot_of(state, node.a).data + state.value(node.b);
+  for (int32_t w = node.c; w < node.d; ++w, target += sizeof(int64_t)) {
+    const int64_t extent = state.value(state.program().words[static_cast<size_t>(w)]);
+    std::memcpy(target, &extent, sizeof extent);
+  }
+  return false;
+}
+
+// a: copy
+bool copy_memory(RunState& state, const Node& node) {
+  const CopyRow& row = state.program().copies[static_cast<size_t>(node.a)];
+  const auto size_bytes = static_cast<size_t>(state.value(row.size_bytes));
+  if (size_bytes == 0) return false;
+  std::memcpy(slot_of(state, row.target).data + state.value(row.target_offset),
+              slot_of(state, row.source).data + state.value(row.source_offset), size_bytes);
+  return false;
+}
+
+// a: slot, b: it holds an object
+bool free_memory(RunState& state, const Node& node) {
+  if (node.b)
+    state.release_object(node.a);
+  else
+    state.free(node.a);
+  return false;
+}
+
+constexpr KernelType kKernels[] = {
+    {"InferShape", "", infer_shape},
+    {"AllocMemory", "memory", alloc_memory},
+    {"AllocModelOutput", "memory", alloc_model_output},
+    {"AllocWorkspace", "memory", alloc_workspace},
+    {"Launch", "launch", launch},
+    {"HostCall", "", host_call},
+    {"ExtentsTensor", "", extents_tensor},
+    {"CopyMemory", "launch", copy_memory},
+    {"FreeMemory", "memory", free_memory},
+};
+
+}  // namespace
+
+std::span<const KernelType> kernel_types() { return kKernels; }
+
+}  // namespace grainline

@@ -1,0 +1,212 @@
+#include "exec/program.h"
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+
+#include "exec/kernels.h"
+
+namespace grainline {
+namespace {
+
+// Reads tables off the blob; fails once and for all when it is too short.
+class Reader {
+ public:
+  explicit Reader(std::span<const int64_t> blob) : blob_(blob) {}
+
+  int64_t number() {
+    if (at_ >= blob_.size()) {
+      failed_ = true;
+      return 0;
+    }
+    return blob_[at_++];
+  }
+
+  template <typename Row>
+  void table(std::vector<Row>* rows) {
+    static_assert(std::is_trivially_copyable_v<Row> && sizeof(Row) % sizeof(int64_t) == 0);
+    constexpr size_t kWidth = sizeof(Row) / sizeof(int64_t);
+    const auto count = static_cast<uint64_t>(number());
+    if (failed_ || count > (blob_.size() - at_) / kWidth) {
+      failed_ = true;
+      return;
+    }
+    rows->resize(count);
+    if (count) std::memcpy(rows->data(), blob_.data() + at_, count * sizeof(Row));
+    at_ += count * kWidth;
+  }
+
+  bool is_done() const { return !failed_ && at_ == blob_.size(); }
+
+ private:
+  std::span<const int64_t> blob_;
+  size_t at_ = 0;
+  bool failed_ = false;
+};
+
+bool is_range(int64_t begin, int64_t end, size_t size) {
+  return 0 <= begin && begin <= end && end <= static_cast<int64_t>(size);
+}
+
+bool is_index(int64_t index, size_t size) {
+  return 0 <= index && index < static_cast<int64_t>(size);
+}
+
+// Each method answers for one kind of row.
+struct Bounds {
+  const Program& p;
+
+  bool value(int64_t v) const { return is_index(v, p.value_count()); }
+  bool slot(int64_t s) const { return is_index(s, p.slots.size()); }
+  bool text(int64_t s) const { return is_index(s, p.strings.size()); }
+  bool dims(int64_t first, int64_t rank) const {
+    return rank < 0 || is_range(first, first + rank, p.dim_count());
+  }
+
+  bool holds(const Group& g) const {
+    return is_range(g.instruction_begin, g.instruction_end, p.instructions.size()) &&
+           is_range(g.check_begin, g.check_end, p.checks.size()) &&
+           is_range(g.launch_begin, g.launch_end, p.group_launches.size()) &&
+           is_range(g.source_begin, g.source_end, p.sources.size()) && g.dim_begin <= g.dim_end;
+  }
+  bool holds(const Check& c) const {
+    return value(c.observed) && value(c.expected) && text(c.place) && text(c.text) && text(c.note);
+  }
+  bool holds(const Source& s) const { return slot(s.slot) && dims(s.first_dim, s.rank); }
+  bool holds(const SlotRow& s) const {
+    const int64_t first = s.first_dim_value;
+    const bool has_dims = first >= 0 && s.rank >= 0;
+    return text(s.label) && (!has_dims || is_range(first, first + s.rank, p.dim_values.size()));
+  }
+  bool holds(const InputRow& i) const {
+    return text(i.name) && slot(i.slot) && dims(i.first_dim, i.rank) &&
+           (i.default_slot < 0 || slot(i.default_slot));
+  }
+  bool holds(const OutputRow& o) const { return text(o.name) && slot(o.slot); }
+  bool holds(const LaunchRow& l) const {
+    return l.variant_begin < l.variant_end &&
+           is_range(l.variant_begin, l.variant_end, p.variants.size()) &&
+           is_range(l.word_begin, l.word_end, p.words.size()) &&
+           is_range(l.view_begin, l.view_end, p.views.size()) && text(l.key);
+  }
+  bool holds(const VariantRow& v) const {
+    return is_index(v.key, p.tile_kernels.size()) && value(v.blocks) && value(v.cost_ps) &&
+           value(v.scratch_bytes) && is_range(v.word_begin, v.word_end, p.words.size());
+  }
+  bool holds(const ViewRow& v) const { return slot(v.slot) && value(v.offset); }
+  bool holds(const HostCallRow& h) const {
+    return is_range(h.argument_begin, h.argument_end, p.slot_lists.size()) &&
+           is_range(h.result_begin, h.result_end, p.slot_lists.size());
+  }
+  bool holds(const CopyRow& c) const {
+    return slot(c.source) && slot(c.target) && value(c.source_offset) && value(c.target_offset) &&
+           value(c.size_bytes);
+  }
+  bool holds(const NodeRow& n) const {
+    return is_index(n.kernel, kernel_types().size()) && text(n.kernel_name) && text(n.compute_node);
+  }
+
+  template <typename Row>
+  bool all(const std::vector<Row>& rows) const {
+    return std::ranges::all_of(rows, [&](const Row& row) { return holds(row); });
+  }
+  bool all_values(const std::vector<int64_t>& rows) const {
+    return std::ranges::all_of(rows, [&](int64_t v) { return value(v); });
+  }
+};
+
+bool instructions_are_ordered(const Program& p) {
+  for (size_t i = 0; i < p.instructions.size(); ++i) {
+    const Instruction& in = p.instructions[i];
+    const auto self = static_cast<int64_t>(p.constants.size() + i);
+    if (static_cast<Operation>(in.op) == Operation::dim) {
+      if (!is_index(in.a, p.dim_count())) return false;
+    } else if (in.op > static_cast<int64_t>(Operation::max) || !is_index(in.a, self) ||
+               !is_index(in.b, self)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool is_well_formed(const Program& p) {
+  const Bounds bounds{p};
+  return !p.groups.empty() && instructions_are_ordered(p) && bounds.all(p.groups) &&
+         bounds.all(p.checks) && bounds.all(p.sources) && bounds.all(p.slots) &&
+         bounds.all(p.inputs) && bounds.all(p.outputs) && bounds.all(p.launches) &&
+         bounds.all(p.variants) && bounds.all(p.views) && bounds.all(p.host_calls) &&
+         bounds.all(p.copies) && bounds.all(p.node_rows) && bounds.all_values(p.dim_values) &&
+         bounds.all_values(p.words);
+}
+
+void resolve_nodes(Program* p) {
+  for (const NodeRow& row : p->node_rows) {
+    const KernelType& type = kernel_types()[static_cast<size_t>(row.kernel)];
+    p->nodes.push_back({type.fn, static_cast<int32_t>(row.a), static_cast<int32_t>(row.b),
+                        static_cast<int32_t>(row.c), static_cast<int32_t>(row.d)});
+  }
+}
+
+// Arguments of a launch: its views, its words, then the words of its largest variant.
+void place_arguments(Program* p) {
+  int64_t at = 0;
+  for (const LaunchRow& launch : p->launches) {
+    p->argument_begin.push_back(at);
+    int64_t variant_words = 0;
+    for (int64_t v = launch.variant_begin; v < launch.variant_end; ++v)
+      variant_words = std::max(variant_words, p->variants[v].word_end - p->variants[v].word_begin);
+    at += launch.view_end - launch.view_begin + launch.word_end - launch.word_begin + variant_words;
+  }
+  p->argument_begin.push_back(at);
+}
+
+void read_tables(Reader& reader, Program* p) {
+  reader.table(&p->constants);
+  reader.table(&p->instructions);
+  reader.table(&p->groups);
+  reader.table(&p->checks);
+  reader.table(&p->group_launches);
+  reader.table(&p->sources);
+  reader.table(&p->slots);
+  reader.table(&p->dim_values);
+  reader.table(&p->inputs);
+  reader.table(&p->outputs);
+  reader.table(&p->launches);
+  reader.table(&p->variants);
+  reader.table(&p->words);
+  reader.table(&p->views);
+  reader.table(&p->host_calls);
+  reader.table(&p->slot_lists);
+  reader.table(&p->copies);
+  reader.table(&p->node_rows);
+}
+
+}  // namespace
+
+size_t Program::dim_count() const {
+  int64_t count = 0;
+  for (const Group& group : groups) count = std::max(count, group.dim_end);
+  return static_cast<size_t>(count);
+}
+
+Status Program::create(std::span<const int64_t> blob, std::vector<std::string> strings,
+                       std::span<const uint64_t> addresses, std::shared_ptr<const Program>* out) {
+  Reader reader(blob);
+  if (reader.number() != kProgramMagic || reader.number() != kProgramFormat)
+    return Status(StatusCode::invalid_argument, "not a packed program of this version");
+  auto program = std::make_shared<Program>();
+  read_tables(reader, program.get());
+  program->strings = std::move(strings);
+  for (uint64_t address : addresses) {
+    if (address == 0) return Status(StatusCode::invalid_argument, "a kernel address is null");
+    program->tile_kernels.push_back(reinterpret_cast<TileKernel>(address));
+  }
+  if (!reader.is_done() || !is_well_formed(*program))
+    return Status(StatusCode::invalid_argument, "the packed program is malformed");
+  resolve_nodes(program.get());
+  place_arguments(program.get());
+  *out = std::move(program);
+  return {};
+}
+
+}  // namespace grainline

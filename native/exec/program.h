@@ -1,0 +1,116 @@
+// A packed execution graph: flat, immutable tables, shared by all Runs.
+//
+// The blob is written by grainline/execgraph/pack.py: magic, format, then the tables in the order of
+// the members below, each preceded by its number of rows. A row struct holds i64 fields only, in the
+// writer's order, so that a table is one copy.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/kernel_abi.h"
+#include "base/status.h"
+
+namespace grainline {
+
+class RunState;
+
+inline constexpr int64_t kProgramMagic = 0x4E4C5247;
+inline constexpr int64_t kProgramFormat = 1;
+
+// Values: constants first, then one per instruction, sorted by group.
+enum class Operation : int64_t { dim, add, sub, mul, floordiv, mod, min, max };
+enum class CheckKind : int64_t { equal, not_negative };
+enum class SlotKind : int64_t { input, weight, memory, output, workspace, tiling, object };
+
+struct Instruction {
+  int64_t op, a, b;
+};
+// What one InferShape does: reads dims of its sources, evaluates, checks, tiles.
+struct Group {
+  int64_t instruction_begin, instruction_end, check_begin, check_end;
+  int64_t launch_begin, launch_end;  // of group_launches
+  int64_t dim_begin, dim_end, source_begin, source_end;
+};
+struct Check {
+  int64_t kind, observed, expected, place, text, note;
+};
+struct Source {
+  int64_t slot, rank, first_dim;
+};
+struct SlotRow {
+  int64_t kind, rank, first_dim_value, itemsize, label;
+};
+struct InputRow {
+  int64_t name, slot, rank, first_dim, default_slot, is_object;
+};
+struct OutputRow {
+  int64_t name, slot, is_object;
+};
+struct LaunchRow {
+  int64_t variant_begin, variant_end, word_begin, word_end, view_begin, view_end, key, tiling_slot;
+};
+struct VariantRow {
+  int64_t key, blocks, cost_ps, scratch_bytes, word_begin, word_end;
+};
+struct ViewRow {
+  int64_t slot, offset;
+};
+struct HostCallRow {
+  int64_t host_op, argument_begin, argument_end, result_begin, result_end;
+};
+struct CopyRow {
+  int64_t source, source_offset, target, target_offset, size_bytes;
+};
+struct NodeRow {
+  int64_t kernel, a, b, c, d, node_id, kernel_name, compute_node;
+};
+
+// A record of the execution array. Returns true when the node failed (the Run holds the Status).
+struct Node;
+using KernelFn = bool (*)(RunState&, const Node&);
+struct Node {
+  KernelFn fn;
+  int32_t a, b, c, d;
+};
+
+// Invariants, checked by create(): every index lies inside its table; fn != nullptr; variants of a
+// launch are at least one; groups cover the instructions in order.
+struct Program {
+  std::vector<int64_t> constants;
+  std::vector<Instruction> instructions;
+  std::vector<Group> groups;
+  std::vector<Check> checks;
+  std::vector<int64_t> group_launches;
+  std::vector<Source> sources;
+  std::vector<SlotRow> slots;
+  std::vector<int64_t> dim_values;
+  std::vector<InputRow> inputs;
+  std::vector<OutputRow> outputs;
+  std::vector<LaunchRow> launches;
+  std::vector<VariantRow> variants;
+  std::vector<int64_t> words;
+  std::vector<ViewRow> views;
+  std::vector<HostCallRow> host_calls;
+  std::vector<int64_t> slot_lists;
+  std::vector<CopyRow> copies;
+  std::vector<NodeRow> node_rows;
+
+  std::vector<std::string> strings;
+  std::vector<TileKernel> tile_kernels;  // by key number
+  std::vector<Node> nodes;               // node_rows, resolved
+  std::vector<int64_t> argument_begin;   // per launch: its place in the argument array, plus the end
+
+  size_t value_count() const { return constants.size() + instructions.size(); }
+  size_t dim_count() const;
+  const std::string& string(int64_t index) const { return strings[static_cast<size_t>(index)]; }
+
+  // addresses: of the kernels, by key number. Fails on a malformed blob.
+  static Status create(std::span<const int64_t> blob, std::vector<std::string> strings,
+                       std::span<const uint64_t> addresses, std::shared_ptr<const Program>* out);
+};
+
+}  // namespace grainline

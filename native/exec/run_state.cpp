@@ -1,0 +1,109 @@
+#include "exec/run_state.h"
+
+#include <time.h>
+
+#include <algorithm>
+
+namespace grainline {
+namespace {
+
+int64_t coarse_now_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+}  // namespace
+
+RunState::RunState(std::shared_ptr<const Program> program, MemorySource& memory)
+    : allocator(memory), program_(std::move(program)) {
+  const Program& p = *program_;
+  slots.resize(p.slots.size());
+  values.resize(p.value_count());
+  std::ranges::copy(p.constants, values.begin());
+  dispatches.resize(p.launches.size());
+  costs_ps.resize(p.launches.size());
+  arguments.resize(static_cast<size_t>(p.argument_begin.back()));
+  input_dims_.resize(p.inputs.size());
+  dims_.resize(p.dim_count());
+  seen_dims_.resize(p.dim_count());
+  is_known_.resize(p.groups.size());
+}
+
+RunState::~RunState() { clean_up(); }
+
+Status RunState::bind_input(size_t input, std::byte* data, void* object, int rank,
+                            const int64_t* dims) {
+  const InputRow& row = program_->inputs[input];
+  SlotState& slot = slots[static_cast<size_t>(row.slot)];
+  slot.data = data;
+  slot.object = object;
+  if (row.rank < 0) return {};
+  if (rank != row.rank)
+    return Status(StatusCode::invalid_argument,
+                  "input '" + program_->string(row.name) + "': expected rank " +
+                      std::to_string(row.rank) + ", found rank " + std::to_string(rank));
+  std::copy_n(dims, rank, dims_.begin() + row.first_dim);
+  return {};
+}
+
+bool RunState::fail(StatusCode code, std::string message) {
+  status = Status(code, std::move(message));
+  return true;
+}
+
+bool RunState::allocate(int32_t slot, int64_t size_bytes) {
+  MemoryBlock* block = allocator.allocate_or_trim(static_cast<size_t>(size_bytes));
+  if (block == nullptr) [[unlikely]]
+    return fail(StatusCode::out_of_memory,
+                "no memory for " + std::to_string(size_bytes) + " bytes of '" +
+                    program_->string(program_->slots[static_cast<size_t>(slot)].label) + "'");
+  SlotState& state = slots[static_cast<size_t>(slot)];
+  state.data = block->data;
+  state.block = block;
+  live_bytes_ += block->capacity_bytes;
+  peak_bytes_ = std::max(peak_bytes_, live_bytes_);
+  return false;
+}
+
+void RunState::free(int32_t slot) {
+  SlotState& state = slots[static_cast<size_t>(slot)];
+  if (state.block == nullptr) return;
+  live_bytes_ -= state.block->capacity_bytes;
+  allocator.free(state.block);
+  state.block = nullptr;
+  state.data = nullptr;
+}
+
+void RunState::release_object(int32_t slot) {
+  SlotState& state = slots[static_cast<size_t>(slot)];
+  if (state.object != nullptr && host.release != nullptr) host.release(state.object);
+  state = {};
+}
+
+void RunState::clean_up() {
+  for (size_t slot = 0; slot < slots.size(); ++slot) {
+    const auto kind = static_cast<SlotKind>(program_->slots[slot].kind);
+    if (kind == SlotKind::object) release_object(static_cast<int32_t>(slot));
+    if (kind == SlotKind::memory || kind == SlotKind::workspace) free(static_cast<int32_t>(slot));
+  }
+}
+
+void RunState::settle_memory() {
+  recent_peaks_[runs_++ % kRememberedRuns] = peak_bytes_;
+  peak_bytes_ = 0;
+  const size_t need = *std::max_element(recent_peaks_, recent_peaks_ + kRememberedRuns);
+  if (allocator.statistics().held_bytes > 2 * need + kSlackBytes) [[unlikely]]
+    allocator.trim();
+}
+
+bool RunState::poll() {
+  poll_budget_ps_ = kPollEveryPs;
+  const int64_t now_ns = coarse_now_ns();
+  if (now_ns - start_poll_ns < kSignalEveryNs) return false;
+  start_poll_ns = now_ns;
+  if (host.is_interrupted == nullptr || !host.is_interrupted(host.context)) return false;
+  return fail(StatusCode::cancelled, "the run was interrupted");
+}
+
+}  // namespace grainline

@@ -1,0 +1,129 @@
+// What one Run changes. A RunState serves one Run at a time (the lease of Executor sees to that) and
+// keeps its memory, and everything it derived from the input shapes, for the next one.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "cost/grain.h"
+#include "exec/program.h"
+#include "memory/span_allocator.h"
+#include "threads/pool.h"
+
+namespace grainline {
+
+// Invariants: block != nullptr => data == block->data. object is opaque, owned by the slot when the
+// slot is of kind object, borrowed from the caller when it is an input.
+struct SlotState {
+  std::byte* data = nullptr;
+  MemoryBlock* block = nullptr;
+  void* object = nullptr;
+};
+
+// How a Run reaches the language that embeds it. Every function may be called from any thread
+// without that language's lock. All null when there is none.
+struct Host {
+  void* context = nullptr;
+  // Runs the host operation: fills data and object of every result slot. false: it put a Status
+  // into the state.
+  bool (*call)(void* context, RunState& state, const HostCallRow& row) = nullptr;
+  // Rank (-1: not a tensor) and extents of an object that a call made.
+  int (*shape_of)(const void* object, const int64_t** dims) = nullptr;
+  void (*release)(void* object) = nullptr;
+  // Whether the user wants the run to end now; asked a few times a second.
+  bool (*is_interrupted)(void* context) = nullptr;
+};
+
+struct NodeTime {
+  int64_t begin_ns = 0;
+  int64_t end_ns = 0;
+};
+
+class RunState {
+ public:
+  RunState(std::shared_ptr<const Program> program, MemorySource& memory);
+  ~RunState();
+  RunState(const RunState&) = delete;
+  RunState& operator=(const RunState&) = delete;
+
+  // Before a run, for every input. dims must stay valid until the run ends. Fails on a wrong rank.
+  Status bind_input(size_t input, std::byte* data, void* object, int rank, const int64_t* dims);
+
+  // Makes the extents of a group known; cheap while the shapes stay. Group 0 reads the inputs.
+  bool infer_shape(size_t group);
+  bool fail(StatusCode code, std::string message);
+
+  // Records a block of the allocator and the peak of this run.
+  bool allocate(int32_t slot, int64_t size_bytes);
+  void free(int32_t slot);
+  void release_object(int32_t slot);
+
+  // Frees whatever a failed run left behind.
+  void clean_up();
+  // Counters of the run that ended; gives memory back after a spike.
+  void settle_memory();
+  // Called between launches; true: the run must end (the Status is set).
+  bool charge(int64_t cost_ps) {
+    poll_budget_ps_ -= cost_ps > kMinCharge ? cost_ps : kMinCharge;
+    return poll_budget_ps_ < 0 && poll();
+  }
+
+  const Program& program() const { return *program_; }
+  int64_t value(int64_t index) const { return values[static_cast<size_t>(index)]; }
+
+  std::vector<SlotState> slots;
+  std::vector<int64_t> values;
+  std::vector<Dispatch> dispatches;  // per launch, filled by its tiling
+  std::vector<int64_t> costs_ps;     // per launch, of the chosen variant
+  std::vector<uint64_t> arguments;   // of all launches, at Program::argument_begin
+  std::vector<NodeTime> times;       // per node; empty: not profiling
+  SpanAllocator allocator;
+  Host host;
+  // Set by any thread, read by the run between nodes. Relaxed: it carries no data.
+  const std::atomic<bool>* terminate = nullptr;
+  Status status;
+  int failed_node = -1;
+
+  int homes_allowed = 1;      // for this run
+  int homes_wanted = 1;       // the most that a launch of the current tiling uses
+  bool wants_threads = false; // there is enough work to wake pool threads for
+  int64_t start_poll_ns = 0;
+  PoolCalibration calibration;
+
+ private:
+  static constexpr int64_t kPollEveryPs = 20'000'000;
+  static constexpr int64_t kMinCharge = kPollEveryPs / 64;
+  static constexpr int64_t kSignalEveryNs = 20'000'000;
+  static constexpr size_t kRememberedRuns = 8;
+  static constexpr size_t kSlackBytes = 16 << 20;
+
+  bool poll();
+  bool observe(const Group& group, size_t index);
+  bool evaluate(const Group& group);
+  bool report_bad_value(size_t instruction, const char* what);
+  bool verify(const Group& group, bool is_feed);
+  bool fail_check(const Check& check, bool is_feed);
+  bool tile(const Group& group, bool is_first);
+  void tile_launch(size_t launch);
+
+  std::shared_ptr<const Program> program_;
+  std::vector<const int64_t*> input_dims_;
+  std::vector<int64_t> dims_;       // observed now
+  std::vector<int64_t> seen_dims_;  // that the values of each group were derived from
+  std::vector<uint8_t> is_known_;   // per group: values and tilings fit seen_dims_
+  int tiled_homes_ = 0;             // homes_allowed that the tilings were made with
+  int64_t poll_budget_ps_ = 0;
+  size_t live_bytes_ = 0;
+  size_t peak_bytes_ = 0;
+  size_t recent_peaks_[kRememberedRuns] = {};
+  size_t runs_ = 0;
+
+  friend class Executor;
+};
+
+}  // namespace grainline

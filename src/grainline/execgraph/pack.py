@@ -1,0 +1,336 @@
+"""Packs the Main container of a valid ExecuteGraph into the flat tables of a native Program.
+
+`pack(graph)` gives a `Packed`: one array of i64 that holds all tables in `TABLES` order, each preceded by its number of
+rows; a table of strings; and the kernel keys whose addresses the native side needs, in order. The reader is
+`native/exec/program.cpp`; change both together and raise `FORMAT`.
+
+Tilings are not nodes of the Program: their extents are known once their InferShape group is, so that node runs them,
+and only when the shapes changed.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from grainline.base import dims
+from grainline.execgraph.ir import SLOT_KINDS, ExecuteGraph, ExecuteNode, Slot
+from grainline.execgraph.order import execution_order
+from grainline.execgraph.values import ValueTable
+
+MAGIC, FORMAT = 0x4E4C5247, 1
+
+#: table -> numbers per row, in the order of the blob
+TABLES = {
+    "constants": 1,  # value
+    "instructions": 3,  # operation, a, b
+    "groups": 10,  # begin and end of: instructions, checks, group_launches, dims, sources
+    "checks": 6,  # kind, observed, expected, place, text, note
+    "group_launches": 1,  # launch
+    "sources": 3,  # slot, rank, first dim
+    "slots": 5,  # kind, rank (-1 unknown), first of dim_values (-1 none), itemsize, label
+    "dim_values": 1,  # value
+    "inputs": 6,  # name, slot, rank (-1 unknown), first dim, slot of the default (-1 none), is_object
+    "outputs": 3,  # name, slot, is_object
+    "launches": 8,  # begin and end of: variants, words, views; key, tiling slot
+    "variants": 6,  # key number, blocks, cost, scratch, begin and end of words
+    "words": 1,  # value
+    "views": 2,  # slot, offset
+    "host_calls": 5,  # host op, begin and end of: arguments, results (slot_lists)
+    "slot_lists": 1,  # slot or -1
+    "copies": 5,  # source, its offset, target, its offset, size
+    "nodes": 8,  # kernel, a, b, c, d, node id, kernel name, compute node
+}
+
+#: kernel -> number in the blob; equals enum Kernel of native/exec/program.h
+KERNEL_NUMBERS = {
+    "InferShape": 0,
+    "AllocMemory": 1,
+    "AllocModelOutput": 2,
+    "AllocWorkspace": 3,
+    "Launch": 4,
+    "HostCall": 5,
+    "ExtentsTensor": 6,
+    "CopyMemory": 7,
+    "FreeMemory": 8,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """What `_native.Program` is made of. `symbols` maps each symbol to the number of its value."""
+
+    blob: bytes
+    strings: tuple[str, ...]
+    keys: tuple[str, ...]
+    symbols: dict[str, int]
+
+
+def pack(graph: ExecuteGraph) -> Packed:
+    """The packed Main container. ValueError/OverflowError say which extent cannot be expressed."""
+    return _Packer(graph).pack()
+
+
+class _Packer:
+    def __init__(self, graph: ExecuteGraph) -> None:
+        self.graph = graph
+        self.order = execution_order(graph.main)
+        self.values = ValueTable()
+        self.rows: dict[str, list[tuple[int, ...]]] = {name: [] for name in TABLES}
+        self.strings: dict[str, int] = {}
+        self.keys: dict[str, int] = {}
+        self.launch_of_tiling: dict[int, int] = {}
+        self.launch_group: list[int] = []
+        self.slot_dims: dict[int, int] = {}
+        self.node_values: list[tuple[str, int, int]] = []
+
+    def pack(self) -> Packed:
+        infers = sorted(
+            (node for node in self.order if node.kernel == "InferShape"), key=lambda n: n.attributes["group"]
+        )
+        ranges = [self._bind(node) for node in infers]
+        for output in self.graph.outputs:
+            is_object = self.graph.slots[output.slot].kind == "object"
+            self._row("outputs", self._string(output.name), output.slot, int(is_object))
+        for node in self.order:
+            if node.kernel == "Launch":
+                self._launch(node)
+        for node in self.order:
+            if node.kernel != "Tiling":
+                self._node(node)
+        for slot in self.graph.slots:
+            self._slot(slot)
+        return self._finish(ranges)
+
+    # ---- rows --------------------------------------------------------------------------------------------------
+
+    def _row(self, table: str, *numbers: int) -> int:
+        assert len(numbers) == TABLES[table], table
+        self.rows[table].append(numbers)
+        return len(self.rows[table]) - 1
+
+    def _string(self, text: str) -> int:
+        return self.strings.setdefault(text, len(self.strings))
+
+    def _list(self, table: str, numbers: list[int]) -> tuple[int, int]:
+        begin = len(self.rows[table])
+        self.rows[table].extend((number,) for number in numbers)
+        return begin, begin + len(numbers)
+
+    def _bind(self, node: ExecuteNode) -> tuple[int, int, int, int]:
+        """Rows for the observed slots of one InferShape; begin and end of its dims and sources."""
+        group = node.attributes["group"]
+        dim_begin = dim = self.rows_of_dims()
+        source_begin = len(self.rows["sources"])
+        sources = []
+        for position, (slot, shape) in enumerate(zip(node.inputs, node.attributes["shapes"], strict=True)):
+            what = self._describe(node, position)
+            rank = -1 if shape is None else len(shape)
+            if group == 0:
+                self._input(position, rank, dim)
+            else:
+                self._row("sources", slot, rank, dim)
+            if shape is not None:
+                sources.append((what, shape, dim))
+                dim += len(shape)
+        self._dims = dim
+        self.values.bind(group, sources)
+        return dim_begin, dim, source_begin, len(self.rows["sources"])
+
+    _dims = 0
+
+    def rows_of_dims(self) -> int:
+        return self._dims
+
+    def _describe(self, node: ExecuteNode, position: int) -> str:
+        if node.attributes["group"] == 0:
+            return f"input {self.graph.inputs[position].name!r}"
+        return f"result {self.graph.slots[node.inputs[position]].label!r} of node {node.compute_node!r}"
+
+    def _input(self, position: int, rank: int, dim: int) -> None:
+        graph_input = self.graph.inputs[position]
+        default = -1
+        if graph_input.default is not None:
+            loads = (n for n in self.graph.init if n.kernel == "LoadWeight")
+            default = next(n.outputs[0] for n in loads if n.attributes["weight"] == graph_input.default)
+        is_object = graph_input.kind != "tensor" or graph_input.dtype.kind == "s"
+        name = self._string(graph_input.name)
+        self._row("inputs", name, graph_input.slot, rank, dim if rank >= 0 else -1, default, int(is_object))
+
+    def _slot(self, slot: Slot) -> None:
+        itemsize = 0 if slot.dtype is None else slot.dtype.size_bytes
+        rank = -1 if slot.shape is None else len(slot.shape)
+        first = self.slot_dims.get(slot.id, -1)
+        self._row("slots", SLOT_KINDS.index(slot.kind), rank, first, itemsize, self._string(slot.label))
+
+    def _need_dims(self, slot_id: int) -> None:
+        """The native side needs the shape of this slot as values."""
+        slot = self.graph.slots[slot_id]
+        if slot_id in self.slot_dims or slot.shape is None or slot.kind in ("object", "input"):
+            return
+        what = f"an extent of {slot.label!r}"
+        values = [self.values.size(extent, what) for extent in slot.shape]
+        self.slot_dims[slot_id] = self._list("dim_values", values)[0]
+
+    def _launch(self, node: ExecuteNode) -> None:
+        value, size = self.values.extent, self.values.size
+        name = node.compute_node or node.attributes["key"]
+        tiling = next(n for n in self.order if n.kernel == "Tiling" and n.outputs[0] == node.inputs[0])
+        words = [value(word) for word in node.attributes["words"]]
+        used = list(words)
+        word_range = self._list("words", words)
+        view_begin = len(self.rows["views"])
+        for view in node.attributes["views"]:
+            offset = size(view.offset_bytes, f"an offset of node {name!r}")
+            used.append(offset)
+            self._row("views", view.slot, offset)
+        variant_begin = len(self.rows["variants"])
+        for variant in tiling.attributes["variants"]:
+            own = [value(word) for word in variant.words]
+            sizes = [
+                size(extent, f"{what} of node {name!r}")
+                for what, extent in (
+                    ("the block count", variant.blocks),
+                    ("the predicted cost", variant.cost_ps),
+                    ("the scratch size", variant.scratch_bytes),
+                )
+            ]
+            used += own + sizes
+            key = self.keys.setdefault(variant.key, len(self.keys))
+            self._row("variants", key, *sizes, *self._list("words", own))
+        launch = self._row(
+            "launches",
+            *(variant_begin, len(self.rows["variants"])),
+            *word_range,
+            *(view_begin, len(self.rows["views"])),
+            self._string(node.attributes["key"]),
+            node.inputs[0],
+        )
+        self.launch_of_tiling[node.inputs[0]] = launch
+        self.launch_group.append(max((self.values.group_of[v] for v in used), default=0))
+
+    def _node(self, node: ExecuteNode) -> None:
+        operands = _OPERANDS[node.kernel](self, node)
+        padded = (*operands, 0, 0, 0, 0)[:4]
+        kernel, name = self._string(node.kernel), self._string(node.compute_node)
+        self._row("nodes", KERNEL_NUMBERS[node.kernel], *padded, node.id, kernel, name)
+
+    def _infer_shape(self, node: ExecuteNode) -> tuple[int, ...]:
+        return (node.attributes["group"],)
+
+    def _alloc_memory(self, node: ExecuteNode) -> tuple[int, ...]:
+        label = self.graph.slots[node.outputs[0]].label
+        return node.outputs[0], self._value(self.values.size(node.attributes["size_bytes"], f"the size of {label!r}"))
+
+    def _alloc_output(self, node: ExecuteNode) -> tuple[int, ...]:
+        slot = self.graph.slots[node.outputs[0]]
+        assert slot.shape is not None and slot.dtype is not None
+        self._need_dims(slot.id)
+        size_bytes = dims.product(slot.shape) * slot.dtype.size_bytes
+        value = self.values.size(size_bytes, f"the size of output {slot.label!r}")
+        return slot.id, node.attributes["output"], self._value(value)
+
+    def _alloc_workspace(self, node: ExecuteNode) -> tuple[int, ...]:
+        return node.outputs[0], self.launch_of_tiling[node.inputs[0]]
+
+    def _run_launch(self, node: ExecuteNode) -> tuple[int, ...]:
+        workspace = node.inputs[1] if node.attributes["workspace"] else -1
+        return self.launch_of_tiling[node.inputs[0]], workspace
+
+    def _host_call(self, node: ExecuteNode) -> tuple[int, ...]:
+        for slot in node.inputs:
+            self._need_dims(slot)
+        arguments = self._list("slot_lists", list(node.attributes["arguments"]))
+        results = self._list("slot_lists", list(node.outputs))
+        return (self._row("host_calls", node.attributes["host_op"], *arguments, *results),)
+
+    def _extents_tensor(self, node: ExecuteNode) -> tuple[int, ...]:
+        offset = self.values.size(node.attributes["offset_bytes"], "an offset of ExtentsTensor")
+        begin, end = self._list("words", [self.values.extent(extent) for extent in node.attributes["values"]])
+        return node.inputs[0], self._value(offset), begin, end
+
+    def _copy_memory(self, node: ExecuteNode) -> tuple[int, ...]:
+        size = self.values.size
+        source, target = node.inputs
+        source_offset = size(node.attributes["source_offset"], "the source offset of CopyMemory")
+        target_offset = size(node.attributes["target_offset"], "the target offset of CopyMemory")
+        size_bytes = size(node.attributes["size_bytes"], "the size of CopyMemory")
+        return (self._row("copies", source, source_offset, target, target_offset, size_bytes),)
+
+    def _free_memory(self, node: ExecuteNode) -> tuple[int, ...]:
+        slot = self.graph.slots[node.released_slot]
+        return slot.id, int(slot.kind == "object")
+
+    def _value(self, number: int) -> int:
+        """Marks a node operand as a value so that `_finish` renumbers it (values are encoded as ~number until then)."""
+        return ~number
+
+    # ---- end ---------------------------------------------------------------------------------------------------
+
+    def _finish(self, ranges: list[tuple[int, int, int, int]]) -> Packed:
+        groups = max(len(ranges), 1)
+        constants, code, starts, final = self.values.layout(groups)
+        self.rows["constants"] = [(value,) for value in constants]
+        self.rows["instructions"] = list(code)
+        for group in range(groups):
+            check_begin = len(self.rows["checks"])
+            for check in self.values.checks[group] if group < len(self.values.checks) else ():
+                texts = (self._string(text) for text in (check.place, check.text, check.note))
+                self._row("checks", check.kind, final[check.observed], final[check.expected], *texts)
+            check_end = len(self.rows["checks"])
+            ready = [launch for launch, of in enumerate(self.launch_group) if of == group]
+            launches = self._list("group_launches", ready)
+            instructions = (starts[group], starts[group + 1])
+            self._row("groups", *instructions, check_begin, check_end, *launches, *ranges[group])
+        self._renumber(final)
+        symbols = {name: final[number] for name, number in self.values.symbol.items()}
+        return Packed(self._blob(), tuple(self.strings), tuple(self.keys), symbols)
+
+    def _renumber(self, final: list[int]) -> None:
+        rows = self.rows
+        for table in ("dim_values", "words"):
+            rows[table] = [(final[value],) for (value,) in rows[table]]
+        rows["views"] = [(slot, final[offset]) for slot, offset in rows["views"]]
+        rows["variants"] = [(key, final[b], final[c], final[s], *words) for key, b, c, s, *words in rows["variants"]]
+        rows["copies"] = [(s, final[so], t, final[to], final[n]) for s, so, t, to, n in rows["copies"]]
+        rows["nodes"] = [
+            (row[0], *(_operand(row[0], position, row[1 + position], final) for position in range(4)), *row[5:])
+            for row in rows["nodes"]
+        ]
+
+    def _blob(self) -> bytes:
+        numbers = array("q", (MAGIC, FORMAT))
+        for name in TABLES:
+            numbers.append(len(self.rows[name]))
+            for row in self.rows[name]:
+                numbers.extend(row)
+        return np.asarray(numbers, dtype=np.int64).tobytes()
+
+
+#: (kernel number, operand position) of operands that are values
+_VALUE_OPERANDS = {
+    (KERNEL_NUMBERS["AllocMemory"], 1),
+    (KERNEL_NUMBERS["AllocModelOutput"], 2),
+    (KERNEL_NUMBERS["ExtentsTensor"], 1),
+}
+
+
+def _operand(kernel: int, position: int, number: int, final: list[int]) -> int:
+    return final[~number] if (kernel, position) in _VALUE_OPERANDS else number
+
+
+_OPERANDS: dict[str, Callable[[Any, ExecuteNode], tuple[int, ...]]] = {
+    "InferShape": _Packer._infer_shape,
+    "AllocMemory": _Packer._alloc_memory,
+    "AllocModelOutput": _Packer._alloc_output,
+    "AllocWorkspace": _Packer._alloc_workspace,
+    "Launch": _Packer._run_launch,
+    "HostCall": _Packer._host_call,
+    "ExtentsTensor": _Packer._extents_tensor,
+    "CopyMemory": _Packer._copy_memory,
+    "FreeMemory": _Packer._free_memory,
+}
