@@ -15,7 +15,7 @@ from grainline.base.dtypes import BOOL as _BOOL
 from grainline.codegen.emit import ModuleText, Reg
 from grainline.codegen.mma_epilogue import streams_of
 from grainline.codegen.mma_pack import pack_a_function, pack_b_function
-from grainline.codegen.mma_text import Words, Writer
+from grainline.codegen.mma_text import KernelText, Writer
 from grainline.codegen.mma_tile import TileForm, edge_function, tile_function
 from grainline.plan.mma import (
     DIRECT_B_STRIPS,
@@ -51,38 +51,34 @@ class _Matrix:
 
 def emit_product(plan: MmaPlan, symbol: str = "kernel") -> EmittedKernel:
     """The kernel of `plan`; equal plans give equal text."""
-    module, words = ModuleText(), Words(len(plan.product.program.views))
     product = plan.product
+    kernel = KernelText(ModuleText(), product.program.views, {})
     assert product.a.view is not None
     left = address_of(product.a.view, product.a.index)
     assert left is not None
     form = TileForm(product, plan.packs_a, product.epilogue_form == "strip", left.of(product.m))
-    _Kernel(module, words, plan, form, left, symbol).emit()
+    _Kernel(kernel.entry(symbol), plan, form, left).emit()
     for rows in range(1, STRIP_ROWS + 1):
-        tile_function(module, words, form, rows)
+        tile_function(kernel, form, rows)
     if plan.packs_a:
-        pack_a_function(module, words, form)
+        pack_a_function(kernel, form)
     if plan.packs_b:
-        pack_b_function(module, words, form)
+        pack_b_function(kernel, form)
     if not form.to_strip:
-        edge_function(module, words, form)
-    return EmittedKernel(symbol, module.text, tuple(words.extents), plan.scratch_bytes)
+        edge_function(kernel, form)
+    return EmittedKernel(symbol, kernel.module.text, tuple(kernel.numbers), plan.scratch_bytes)
 
 
 class _Kernel:
     """Emits the entry function: the nest of matrices, column ranges and strips."""
 
-    def __init__(
-        self, module: ModuleText, words: Words, plan: MmaPlan, form: TileForm, left: Address, symbol: str
-    ) -> None:
-        parameters = [("ptr", "args"), ("i64", "begin"), ("i64", "end"), ("ptr", "scratch")]
-        self.w = Writer(module, words, module.function(symbol, "i32", parameters, "nounwind"))
+    def __init__(self, w: Writer, plan: MmaPlan, form: TileForm, left: Address) -> None:
+        self.w = w
         self.plan = plan
         self.product: Product = plan.product
         self.form = form
         self.left = left
         self.scratch = scratch_layout(plan.product, plan.packs_a, plan.packs_b)
-        self.view_slot = {id(view): i for i, view in enumerate(plan.product.program.views)}
 
     def emit(self) -> None:
         w = self.w
@@ -121,7 +117,7 @@ class _Kernel:
         a = self._address(product.a.view, self.left, at)
         assert product.b.view is not None
         if product.b_form == "panels":
-            b = w.word(self.view_slot[id(product.b.view)], "ptr")
+            b = w.view(product.b.view)
             self._strips(_Matrix(at, a, b), low, high, self._packed(b))
             return
         right = address_of(product.b.view, product.b.index)
@@ -177,7 +173,7 @@ class _Kernel:
         for axis, coefficient in address.coefficients:
             if axis in at:
                 offset = w.add(offset, w.mul(w.extent(coefficient), at[axis]))
-        return w.at(w.word(self.view_slot[id(view)], "ptr"), offset)
+        return w.at(w.view(view), offset)
 
     def _strips(self, matrix: _Matrix, low: str, high: str, parts: list[tuple[str, str, str, str, str]]) -> None:
         w = self.w
@@ -222,9 +218,7 @@ class _Kernel:
         if self.form.to_strip:
             return [(w.at("%scratch", w.extent(self.scratch.strip)), True)]
         at = {**matrix.coordinates, self.product.m: first_row}
-        return [
-            (self._address(s.operation.view, s.address, at), s.spans_columns) for s in streams_of(self.product)
-        ]
+        return [(self._address(s.operation.view, s.address, at), s.spans_columns) for s in streams_of(self.product)]
 
     def _dispatch(self, rows: str, operands: tuple[str, str, str, str, str], pointers: list[str]) -> None:
         """Calls the tile function of the run-time row count."""

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 
 from grainline.base.dims import Expr
 from grainline.base.dtypes import F32
-from grainline.codegen.emit import FunctionText, Reg, constant
-from grainline.codegen.mma_text import LANES, ZERO, Writer
+from grainline.codegen.elementwise import apply
+from grainline.codegen.emit import Reg, constant
+from grainline.codegen.mma_text import LANES, Writer
 from grainline.plan.mma import Address, Product, address_of
 from grainline.tile.ir import Operation, Tile
-
-_BINARY = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,35 +92,14 @@ class RegisterEpilogue:
             return constant(operation.attributes["value"], F32, LANES)
         if operation.op == "load":
             return self._load(operation, rows, column)
-        return elementwise(self.w.function, operation.op, [values[o] for o in operation.operands])
+        return apply(self.w.function, operation.op, tuple(values[o] for o in operation.operands))
 
     def _load(self, operation: Operation, rows: tuple[str, ...], column: str) -> Reg:
         w, index = self.w, self.stream_of[id(operation)]
         if not self.streams[index].spans_columns:
             return w.function.splat(w.load_scalar(rows[index]), LANES)
-        address = w.at(rows[index], column)
-        return w.load_vector(address) if self.mask is None else w.masked_load(address, self.mask)
+        return w.load_vector(w.at(rows[index], column), self.mask)
 
     def _store(self, operation: Operation, value: Reg, rows: tuple[str, ...], column: str) -> None:
         w, index = self.w, self.stream_of[id(operation)]
-        address = w.at(rows[index], column)
-        if self.mask is None:
-            w.store_vector(value, address)
-        else:
-            w.masked_store(value, address, self.mask)
-
-
-def elementwise(f: FunctionText, op: str, operands: list[Reg]) -> Reg:
-    """One elementwise operation on f32 vectors; min, max and relu give NaN when an operand is NaN."""
-    x = operands[0]
-    if op in _BINARY:
-        return f.binary(_BINARY[op], x, operands[1])
-    if op == "neg":
-        return f.reg(f"fneg {x.typed}", F32, LANES)
-    if op == "abs":
-        return f.intrinsic("fabs", x)
-    if op == "relu":
-        return f.select(f.compare("fcmp ogt", ZERO, x), ZERO, x)
-    y = operands[1]
-    picked = f.select(f.compare("fcmp ogt" if op == "max" else "fcmp olt", x, y), x, y)
-    return f.select(f.compare("fcmp uno", x, x), x, picked)
+        w.store(value, w.at(rows[index], column), self.mask)

@@ -9,33 +9,33 @@ from __future__ import annotations
 
 from grainline.base.dims import Expr
 from grainline.base.dtypes import F32
-from grainline.codegen.emit import ModuleText, Reg
-from grainline.codegen.mma_text import LANES, Words, Writer, internal
+from grainline.codegen.emit import Reg
+from grainline.codegen.mma_text import LANES, KernelText, Writer
 from grainline.codegen.mma_tile import TileForm
 from grainline.plan.mma import PANEL, STRIP_ROWS, address_of
 
 _STEP = 4
 
 
-def pack_a_function(module: ModuleText, words: Words, form: TileForm) -> None:
+def pack_a_function(kernel: KernelText, form: TileForm) -> None:
     """`void @pack_a(args, source, target, rows)`: target[k][6] = source rows; 2 floats after the end are overwritten."""
-    w = internal(module, words, "pack_a", [("ptr", "source"), ("ptr", "target"), ("i64", "rows")])
+    w = kernel.internal("pack_a", [("ptr", "source"), ("ptr", "target"), ("i64", "rows")])
     last, k = w.add("%rows", "-1"), w.extent(form.product.k.extent)
     stride = w.extent(form.a_row_stride)
     rows = [w.at("%source", w.mul(stride, w.smaller(str(r), last))) for r in range(STRIP_ROWS)]
-    whole = w.binary("and", k, f"-{_STEP}")
+    whole = w.round_down(k, _STEP)
 
     def four(at: str) -> None:
         target = w.at("%target", w.mul(at, str(STRIP_ROWS)))
         eight = [w.at(row, at) for row in (*rows, rows[-1], rows[-1])]
         for step, vector in enumerate(_transposed(w, eight)):
             # Eight lanes are stored for six rows; the next k overwrites the two that are too many.
-            w.store_vector(vector, w.at(target, str(step * STRIP_ROWS)))
+            w.store(vector, w.at(target, str(step * STRIP_ROWS)))
 
     def one(at: str) -> None:
         target = w.at("%target", w.mul(at, str(STRIP_ROWS)))
         for r, row in enumerate(rows):
-            w.store_scalar(w.load_scalar(w.at(row, at)), w.at(target, str(r)))
+            w.store(w.load_scalar(w.at(row, at)), w.at(target, str(r)))
 
     w.loop("0", whole, _STEP, four)
     w.loop(whole, k, 1, one)
@@ -57,9 +57,9 @@ def _transposed(w: Writer, addresses: list[str]) -> list[Reg]:
     return [f.shuffle(t0, even, t2), f.shuffle(t0, odd, t2), f.shuffle(t1, even, t3), f.shuffle(t1, odd, t3)]
 
 
-def pack_b_function(module: ModuleText, words: Words, form: TileForm) -> None:
+def pack_b_function(kernel: KernelText, form: TileForm) -> None:
     """`void @pack_b(args, source, target, first)`: target[panel][k][16] for the panels from `first` on."""
-    w = internal(module, words, "pack_b", [("ptr", "source"), ("ptr", "target"), ("i64", "first")])
+    w = kernel.internal("pack_b", [("ptr", "source"), ("ptr", "target"), ("i64", "first")])
     product = form.product
     assert product.b.view is not None
     address = address_of(product.b.view, product.b.index)
@@ -89,8 +89,8 @@ def _copy_panel(w: Writer, column: str, n: str, k: str, stride: str, target: str
             start, place = w.at(source, w.mul(stride, at)), w.at(target, w.mul(at, str(PANEL)))
             for i, half in enumerate(("0", str(LANES))):
                 address = w.at(start, half)
-                value = w.masked_load(address, masks[i]) if masks else w.load_vector(address)
-                w.store_vector(value, w.at(place, half))
+                value = w.load_vector(address, masks[i] if masks else None)
+                w.store(value, w.at(place, half))
 
         w.loop("0", k, 1, row)
 
@@ -103,30 +103,26 @@ def _copy_panel(w: Writer, column: str, n: str, k: str, stride: str, target: str
 
 def _transpose_panel(w: Writer, column: str, n: str, k: str, stride: str, target: str) -> None:
     """Consecutive k lie next to each other: eight columns by four k at a time."""
-    last, whole = w.add(n, "-1"), w.binary("and", k, f"-{_STEP}")
+    last, whole = w.add(n, "-1"), w.round_down(k, _STEP)
     for half in (0, LANES):
-        columns = [
-            w.at("%source", w.mul(stride, w.smaller(w.add(column, str(half + i)), last))) for i in range(LANES)
-        ]
+        columns = [w.at("%source", w.mul(stride, w.smaller(w.add(column, str(half + i)), last))) for i in range(LANES)]
         corner = w.at(target, str(half))
 
         def four(at: str, columns: list[str] = columns, corner: str = corner) -> None:
             place = w.at(corner, w.mul(at, str(PANEL)))
             for step, vector in enumerate(_transposed(w, [w.at(c, at) for c in columns])):
-                w.store_vector(vector, w.at(place, str(step * PANEL)))
+                w.store(vector, w.at(place, str(step * PANEL)))
 
         def one(at: str, columns: list[str] = columns, corner: str = corner) -> None:
             place = w.at(corner, w.mul(at, str(PANEL)))
             for i, c in enumerate(columns):
-                w.store_scalar(w.load_scalar(w.at(c, at)), w.at(place, str(i)))
+                w.store(w.load_scalar(w.at(c, at)), w.at(place, str(i)))
 
         w.loop("0", whole, _STEP, four)
         w.loop(whole, k, 1, one)
 
 
-def _gather_panel(
-    w: Writer, column: str, n: str, k: str, strides: tuple[int | Expr, int | Expr], target: str
-) -> None:
+def _gather_panel(w: Writer, column: str, n: str, k: str, strides: tuple[int | Expr, int | Expr], target: str) -> None:
     """Any strides, one element at a time."""
     last, row_stride, column_stride = w.add(n, "-1"), w.extent(strides[0]), w.extent(strides[1])
 
@@ -135,7 +131,7 @@ def _gather_panel(
 
         def element(i: str) -> None:
             number = w.smaller(w.add(column, i), last)
-            w.store_scalar(w.load_scalar(w.at(start, w.mul(column_stride, number))), w.at(place, i))
+            w.store(w.load_scalar(w.at(start, w.mul(column_stride, number))), w.at(place, i))
 
         w.loop("0", str(PANEL), 1, element)
 

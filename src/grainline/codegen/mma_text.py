@@ -7,48 +7,67 @@ functions of a kernel and each function loads the ones it uses in its entry bloc
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from grainline.base.dims import Expr
 from grainline.base.dtypes import F32, I64
-from grainline.codegen.emit import FunctionText, ModuleText, Reg, constant
+from grainline.codegen.emit import FunctionText, ModuleText, Reg, constant, i64
+from grainline.codegen.memory import load, store
+from grainline.codegen.words import Arguments
+from grainline.tile.ir import View
 
-VECTOR = "<8 x float>"
 LANES = 8
 ZERO = constant(0.0, F32, LANES)
 
 
-@dataclass
-class Words:
-    """The argument block of a kernel: `pointers` views, then one i64 per extent of `extents` in order."""
+class SharedArguments(Arguments):
+    """The argument block as seen by one of several functions of a kernel: all of them share one numbering of words."""
 
-    pointers: int
-    extents: dict[Expr, int] = field(default_factory=dict)
+    def __init__(self, f: FunctionText, views: tuple[View, ...], numbers: dict[Expr, int]) -> None:
+        super().__init__(f, views)
+        self._numbers = numbers
 
-    def slot(self, extent: Expr) -> int:
-        return self.pointers + self.extents.setdefault(extent, len(self.extents))
+    def extent(self, value: int | Expr) -> Reg:
+        if isinstance(value, int):
+            return i64(value)
+        if value not in self._words:
+            number = self._numbers.setdefault(value, len(self._numbers))
+            self._words[value] = Reg(self._load("i64", len(self._views) + number), I64)
+        return self._words[value]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelText:
+    """The module of one kernel and what its functions share: the views and the numbering of the argument words."""
+
+    module: ModuleText
+    views: tuple[View, ...]
+    numbers: dict[Expr, int]
+
+    def entry(self, symbol: str) -> Writer:
+        """The function that a launch calls."""
+        parameters = [("ptr", "args"), ("i64", "begin"), ("i64", "end"), ("ptr", "scratch")]
+        return Writer(self, self.module.function(symbol, "i32", parameters, "nounwind"))
+
+    def internal(self, name: str, parameters: Sequence[tuple[str, str]]) -> Writer:
+        """A new internal function `void @name(ptr %args, parameters...)`."""
+        return Writer(self, self.module.function(name, "void", [("ptr", "args"), *parameters], "nounwind", "internal"))
 
 
 class Writer:
     """Writes one function whose parameter %args is the argument block. Integers and pointers are names or literals."""
 
-    def __init__(self, module: ModuleText, words: Words, function: FunctionText) -> None:
-        self.module = module
-        self.words = words
+    def __init__(self, kernel: KernelText, function: FunctionText) -> None:
+        self.module = kernel.module
         self.function = function
-        self._loaded: dict[int, str] = {}
+        self.arguments = SharedArguments(function, kernel.views, kernel.numbers)
 
-    # ---- argument words ----
-
-    def word(self, slot: int, kind: str) -> str:
-        """The argument word `slot` as i64 or ptr."""
-        if slot not in self._loaded:
-            at = self.function.prologue(f"getelementptr i64, ptr %args, i64 {slot}")
-            self._loaded[slot] = self.function.prologue(f"load {kind}, ptr {at}, align 8")
-        return self._loaded[slot]
+    def view(self, view: View) -> str:
+        """The base address of a view."""
+        return self.arguments.pointer(view)
 
     def extent(self, value: int | Expr) -> str:
-        return str(value) if isinstance(value, int) else self.word(self.words.slot(value), "i64")
+        return self.arguments.extent(value).text
 
     # ---- integers ----
 
@@ -79,6 +98,10 @@ class Writer:
     def less(self, a: str, b: str) -> str:
         return self.function.raw(f"icmp slt i64 {a}, {b}")
 
+    def round_down(self, a: str, step: int) -> str:
+        """`a` rounded down to a multiple of `step`, a power of two."""
+        return self.binary("and", a, f"-{step}") if a.startswith("%") else str(int(a) // step * step)
+
     def round_up_to_panel(self, columns: str) -> str:
         """The number of panels that hold `columns`."""
         return self.binary("lshr", self.add(columns, "15"), "4")
@@ -90,28 +113,14 @@ class Writer:
         return self.function.pointer(base, Reg(elements, I64), 4)
 
     def load_scalar(self, address: str) -> Reg:
-        return self.function.reg(f"load float, ptr {address}, align 4", F32)
+        return load(self.function, address, F32)
 
-    def load_vector(self, address: str) -> Reg:
-        return self.function.reg(f"load {VECTOR}, ptr {address}, align 4", F32, LANES)
+    def load_vector(self, address: str, mask: Reg | None = None) -> Reg:
+        """Eight floats; lanes outside the mask read 0 and touch no memory."""
+        return load(self.function, address, F32, LANES, mask)
 
-    def store_scalar(self, value: Reg, address: str) -> None:
-        self.function.do(f"store {value.typed}, ptr {address}, align 4")
-
-    def store_vector(self, value: Reg, address: str) -> None:
-        self.function.do(f"store {value.typed}, ptr {address}, align 4")
-
-    def masked_load(self, address: str, mask: Reg) -> Reg:
-        """Lanes outside the mask read 0 and touch no memory."""
-        self.module.declare(f"{VECTOR} @llvm.masked.load.v8f32.p0(ptr, i32, <8 x i1>, {VECTOR})")
-        arguments = f"ptr {address}, i32 4, {mask.typed}, {VECTOR} zeroinitializer"
-        return self.function.reg(f"call {VECTOR} @llvm.masked.load.v8f32.p0({arguments})", F32, LANES)
-
-    def masked_store(self, value: Reg, address: str, mask: Reg) -> None:
-        self.module.declare(f"void @llvm.masked.store.v8f32.p0({VECTOR}, ptr, i32, <8 x i1>)")
-        self.function.do(
-            f"call void @llvm.masked.store.v8f32.p0({value.typed}, ptr {address}, i32 4, {mask.typed})"
-        )
+    def store(self, value: Reg, address: str, mask: Reg | None = None) -> None:
+        store(self.function, address, value, mask)
 
     def first_lanes(self, count: str) -> Reg:
         """<8 x i1> whose first `count` lanes are set: none when count <= 0, all when count >= 8."""
@@ -145,9 +154,3 @@ class Writer:
         no()
         self.function.jump(done)
         self.function.block(done)
-
-
-def internal(module: ModuleText, words: Words, name: str, parameters: Sequence[tuple[str, str]]) -> Writer:
-    """A new internal function `void @name(ptr %args, parameters...)`."""
-    function = module.function(name, "void", [("ptr", "args"), *parameters], "nounwind", "internal")
-    return Writer(module, words, function)

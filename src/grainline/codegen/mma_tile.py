@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from grainline.base.dims import Expr
 from grainline.base.dtypes import I64
-from grainline.codegen.emit import ModuleText, Reg
+from grainline.codegen.emit import Reg
 from grainline.codegen.mma_epilogue import RegisterEpilogue, streams_of
-from grainline.codegen.mma_text import LANES, ZERO, Words, Writer, internal
+from grainline.codegen.mma_text import LANES, ZERO, KernelText, Writer
 from grainline.plan.mma import PANEL, STRIP_ROWS, Product
 
 K_UNROLL = 4
@@ -40,20 +40,28 @@ class TileForm:
         count = 1 if self.to_strip else len(streams_of(self.product))
         return tuple(f"%s{i}" for i in range(count))
 
+    def b_row(self) -> str:
+        """Distance between consecutive k of B: known unless a B of rows may be read in place."""
+        return "%brow" if self.product.b_form == "rows" else str(PANEL)
+
+    def b_panel(self, w: Writer) -> str:
+        """Distance between panels of B."""
+        return "%bpanel" if self.product.b_form == "rows" else w.extent(self.product.k.extent * PANEL)
+
     def parameters(self) -> list[tuple[str, str]]:
         fixed = [("ptr", "a"), ("ptr", "b"), ("i64", "brow"), ("i64", "bpanel"), ("i64", "cols"), ("i64", "ldc")]
         return fixed + [("ptr", name[1:]) for name in self.pointers()]
 
 
-def tile_function(module: ModuleText, words: Words, form: TileForm, rows: int) -> None:
+def tile_function(kernel: KernelText, form: TileForm, rows: int) -> None:
     """`void @tile<rows>(args, a, b, brow, bpanel, cols, ldc, streams...)`: all of `cols` columns for `rows` rows."""
-    w = internal(module, words, f"tile{rows}", form.parameters())
+    w = kernel.internal(f"tile{rows}", form.parameters())
     panels = PANELS_TOGETHER[rows]
     last = w.binary("ashr", w.add("%cols", "-1"), "4")
     a_rows = _row_bases(w, form, rows)
 
     def group(column: str) -> None:
-        numbers, bases = _panel_bases(w, column, last, panels)
+        numbers, bases = _panel_bases(w, form, rows, column, last)
         _prefetch_output(w, form, rows, column)
         accumulators = _contract(w, form, a_rows, bases)
         if form.to_strip:
@@ -74,10 +82,11 @@ def _row_bases(w: Writer, form: TileForm, rows: int) -> list[str]:
     return [w.at("%a", w.mul(w.extent(form.a_row_stride), str(r))) for r in range(rows)]
 
 
-def _panel_bases(w: Writer, column: str, last: str, panels: int) -> tuple[list[str], list[str]]:
-    first = w.binary("lshr", column, "4")
+def _panel_bases(w: Writer, form: TileForm, rows: int, column: str, last: str) -> tuple[list[str], list[str]]:
+    """Numbers and addresses of the panels of one group."""
+    first, panels, distance = w.binary("lshr", column, "4"), PANELS_TOGETHER[rows], form.b_panel(w)
     numbers = [first] + [w.smaller(w.add(first, str(j)), last) for j in range(1, panels)]
-    return numbers, [w.at("%b", w.mul("%bpanel", number)) for number in numbers]
+    return numbers, [w.at("%b", w.mul(distance, number)) for number in numbers]
 
 
 def _prefetch_output(w: Writer, form: TileForm, rows: int, column: str) -> None:
@@ -95,19 +104,17 @@ def _contract(w: Writer, form: TileForm, a_rows: list[str], bases: list[str]) ->
     extent = form.product.k.extent
     accumulators = [ZERO] * (len(a_rows) * 2 * len(bases))
 
-    def steps(count: int) -> object:
-        return lambda k, carried: _k_steps(w, form, a_rows, bases, carried, k.text, count)
-
     def run(start: str, stop: str, unroll: int, initial: list[Reg]) -> list[Reg]:
-        return w.function.loop(Reg(start, I64), Reg(stop, I64), unroll, initial, steps(unroll))  # type: ignore[arg-type]
+        def steps(k: Reg, carried: list[Reg]) -> list[Reg]:
+            return _k_steps(w, form, a_rows, bases, carried, k.text, unroll)
 
+        return w.function.loop(Reg(start, I64), Reg(stop, I64), unroll, initial, steps)
+
+    whole = w.round_down(w.extent(extent), K_UNROLL)
+    accumulators = run("0", whole, K_UNROLL, accumulators)
     if isinstance(extent, int):
-        whole = extent - extent % K_UNROLL
-        accumulators = run("0", str(whole), K_UNROLL, accumulators)
-        return _k_steps(w, form, a_rows, bases, accumulators, str(whole), extent - whole)
-    whole_k = w.binary("and", w.extent(extent), f"-{K_UNROLL}")
-    accumulators = run("0", whole_k, K_UNROLL, accumulators)
-    return run(whole_k, w.extent(extent), 1, accumulators)
+        return _k_steps(w, form, a_rows, bases, accumulators, whole, extent % K_UNROLL)
+    return run(whole, w.extent(extent), 1, accumulators)
 
 
 def _k_steps(
@@ -117,14 +124,14 @@ def _k_steps(
     current = list(accumulators)
     if count == 0:
         return current
-    rows = len(a_rows)
+    rows, b_row = len(a_rows), form.b_row()
     a_step = STRIP_ROWS if form.packs_a and rows > 1 else 1
     a_starts = [w.at(row, w.mul(k, str(a_step))) for row in a_rows]
-    b_starts = [w.at(base, w.mul(k, "%brow")) for base in bases]
+    b_starts = [w.at(base, w.mul(k, b_row)) for base in bases]
     for step in range(count):
         scalars = [w.function.splat(w.load_scalar(w.at(a, str(step * a_step))), LANES) for a in a_starts]
         for j, start in enumerate(b_starts):
-            row = w.at(start, w.mul("%brow", str(step)))
+            row = w.at(start, w.mul(b_row, str(step)))
             w.prefetch(row, PREFETCH_BYTES)
             halves = [w.load_vector(row), w.load_vector(w.at(row, str(LANES)))]
             for r, scalar in enumerate(scalars):
@@ -140,7 +147,7 @@ def _store_to_strip(w: Writer, rows: int, numbers: list[str], accumulators: list
         for r in range(rows):
             row = w.at(corner, w.mul("%ldc", str(r)))
             for half in range(2):
-                w.store_vector(accumulators[(j * rows + r) * 2 + half], w.at(row, str(half * LANES)))
+                w.store(accumulators[(j * rows + r) * 2 + half], w.at(row, str(half * LANES)))
 
 
 def _finish(w: Writer, form: TileForm, rows: int, column: str, accumulators: list[Reg]) -> None:
@@ -173,7 +180,7 @@ def _ragged_group(w: Writer, form: TileForm, rows: int, column: str, accumulator
     spill = w.function.prologue(f"alloca [{size} x float], align 32")
     # Spilled as [panel][row][16], which is the order of the accumulators.
     for slot, value in enumerate(accumulators):
-        w.store_vector(value, w.at(spill, str(slot * LANES)))
+        w.store(value, w.at(spill, str(slot * LANES)))
     streams = "".join(f", ptr {name}" for name in form.pointers())
 
     def panel(at: str) -> None:
@@ -183,11 +190,11 @@ def _ragged_group(w: Writer, form: TileForm, rows: int, column: str, accumulator
     w.loop(column, "%cols", PANEL, panel)
 
 
-def edge_function(module: ModuleText, words: Words, form: TileForm) -> None:
+def edge_function(kernel: KernelText, form: TileForm) -> None:
     """`void @edge(args, tile, rows, column, cols, streams...)`: the epilogue of one spilled panel, masked to `cols`."""
     streams = [("ptr", name[1:]) for name in form.pointers()]
     fixed = [("ptr", "tile"), ("i64", "rows"), ("i64", "column"), ("i64", "cols")]
-    w = internal(module, words, "edge", fixed + streams)
+    w = kernel.internal("edge", fixed + streams)
     epilogue = RegisterEpilogue(w, form.product, form.pointers())
     left = w.sub("%cols", "%column")
     masks = [w.first_lanes(w.sub(left, str(half * LANES))) for half in range(2)]
