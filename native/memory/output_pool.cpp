@@ -7,13 +7,14 @@
 
 #include "base/relax.h"
 #include "memory/host_memory.h"
+#include "memory/poison.h"
 
 namespace grainline {
 namespace {
 
 constexpr size_t kHeaderBytes = kMemoryAlignment;
 constexpr int kSmallestLog2 = 8;  // the smallest entry is 256 bytes
-constexpr int64_t kSweepEveryNs = 500'000'000;
+constexpr int kSweepsPerIdleTime = 4;
 constexpr int kTakeAttempts = 64;
 
 // Milliseconds of error are fine here, and this clock costs a few nanoseconds.
@@ -22,6 +23,8 @@ int64_t coarse_now_ns() noexcept {
   clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
   return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
+
+std::byte* data_of(void* entry) noexcept { return static_cast<std::byte*>(entry) + kHeaderBytes; }
 
 }  // namespace
 
@@ -74,7 +77,7 @@ std::byte* OutputPool::acquire(size_t size_bytes) noexcept {
     if (memory == nullptr) return nullptr;
     entry = new (memory) Entry{bytes, 0, nullptr, size_class};
   }
-  return reinterpret_cast<std::byte*>(entry) + kHeaderBytes;
+  return data_of(entry);
 }
 
 void OutputPool::release(std::byte* data) noexcept {
@@ -92,7 +95,9 @@ OutputPool::Entry* OutputPool::pop(int index) noexcept {
   Entry* entry = size_class.newest;
   if (entry != nullptr) size_class.newest = entry->older;
   leave(size_class);
-  if (entry != nullptr) cached_bytes_.fetch_sub(entry->capacity_bytes, std::memory_order_relaxed);
+  if (entry == nullptr) return nullptr;
+  cached_bytes_.fetch_sub(entry->capacity_bytes, std::memory_order_relaxed);
+  allow_access(data_of(entry), entry->capacity_bytes - kHeaderBytes);
   return entry;
 }
 
@@ -105,6 +110,7 @@ bool OutputPool::push(Entry* entry, int64_t now_ns) noexcept {
     return false;
   }
   SizeClass& size_class = classes_[entry->size_class];
+  forbid_access(data_of(entry), bytes - kHeaderBytes);
   entry->released_ns = now_ns;
   entry->older = size_class.newest;
   size_class.newest = entry;
@@ -117,10 +123,10 @@ void OutputPool::sweep_if_due(int64_t now_ns) noexcept {
   if (now_ns < due_ns) [[likely]]
     return;
   // One thread wins; the others see the new due time.
-  if (!next_sweep_ns_.compare_exchange_strong(due_ns, now_ns + kSweepEveryNs,
+  if (!next_sweep_ns_.compare_exchange_strong(due_ns, now_ns + max_idle_ns_ / kSweepsPerIdleTime,
                                               std::memory_order_relaxed))
     return;
-  give_back_older_than(now_ns - kMaxIdleNs);
+  give_back_older_than(now_ns - max_idle_ns_);
 }
 
 size_t OutputPool::trim() noexcept { return give_back_older_than(INT64_MAX); }
@@ -139,6 +145,7 @@ size_t OutputPool::give_back_older_than(int64_t released_before_ns) noexcept {
       Entry* older = entry->older;
       bytes += entry->capacity_bytes;
       cached_bytes_.fetch_sub(entry->capacity_bytes, std::memory_order_relaxed);
+      allow_access(data_of(entry), entry->capacity_bytes - kHeaderBytes);
       source_.release(reinterpret_cast<std::byte*>(entry), entry->capacity_bytes);
       entry = older;
     }

@@ -2,7 +2,7 @@
 //
 // A bounded cache in front of the system. Size classes are four to a doubling, so at most a fifth
 // of a buffer is slack. A released buffer is kept if the cache stays within its bound, and given
-// back once it lay unused for longer than kMaxIdleNs (noticed by the next call of any kind).
+// back once it lay unused for longer than max_idle_ns (noticed by the next call of any kind).
 //
 // Thread-safe without ever waiting: a size class that another thread is using at this moment is
 // bypassed, the system serves instead. So a fork at a bad moment costs a class its cache in the
@@ -20,10 +20,11 @@ namespace grainline {
 class OutputPool {
  public:
   static constexpr size_t kDefaultBoundBytes = 64 << 20;
-  static constexpr int64_t kMaxIdleNs = 2'000'000'000;
+  static constexpr int64_t kDefaultMaxIdleNs = 2'000'000'000;
 
-  constexpr explicit OutputPool(MemorySource& source, size_t bound_bytes = kDefaultBoundBytes)
-      : source_(source), bound_bytes_(bound_bytes) {}
+  constexpr explicit OutputPool(MemorySource& source, size_t bound_bytes = kDefaultBoundBytes,
+                                int64_t max_idle_ns = kDefaultMaxIdleNs)
+      : source_(source), bound_bytes_(bound_bytes), max_idle_ns_(max_idle_ns) {}
   OutputPool(const OutputPool&) = delete;
   OutputPool& operator=(const OutputPool&) = delete;
 
@@ -67,6 +68,7 @@ class OutputPool {
 
   MemorySource& source_;
   const size_t bound_bytes_;
+  const int64_t max_idle_ns_;
   // Written by everyone. Relaxed: a bound and a due time, nothing is published through them.
   alignas(64) std::atomic<size_t> cached_bytes_{0};
   std::atomic<int64_t> next_sweep_ns_{0};

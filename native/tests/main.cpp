@@ -3,6 +3,12 @@
 
 #include "check.h"
 
+#if defined(__SANITIZE_THREAD__)
+// The tests fork while the pool has threads, and the child starts its own: that is their point.
+extern "C" const char* __tsan_default_options();
+extern "C" const char* __tsan_default_options() { return "die_after_fork=0"; }
+#endif
+
 int main(int argc, char** argv) {
   using namespace grainline::test;
   int passed = 0, failed = 0;

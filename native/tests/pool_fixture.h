@@ -15,6 +15,11 @@ inline constexpr bool kIsThreadSanitized = true;
 #else
 inline constexpr bool kIsThreadSanitized = false;
 #endif
+#if defined(__SANITIZE_ADDRESS__)
+inline constexpr bool kIsAddressSanitized = true;
+#else
+inline constexpr bool kIsAddressSanitized = false;
+#endif
 
 // Fewer rounds where every access costs tens of nanoseconds.
 inline int scaled(int rounds) { return kIsThreadSanitized ? rounds / 5 + 1 : rounds; }

@@ -276,6 +276,20 @@ TEST(output_pool_keeps_within_its_bound) {
   EXPECT(memory.statistics().live_bytes == 0, "all went back");
 }
 
+TEST(output_pool_gives_back_what_lay_unused) {
+  HostMemory memory;
+  OutputPool pool(memory, 64 << 20, 40'000'000);
+  pool.release(pool.acquire(32 << 20));
+  EXPECT(pool.cached_bytes() > 0, "kept for now");
+  for (int i = 0; i < 100 && pool.cached_bytes() > 1000; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    pool.release(pool.acquire(100));  // any use notices
+  }
+  EXPECT(pool.cached_bytes() <= 1000, "the old buffer went back, the small one in use did not");
+  EXPECT(memory.statistics().live_bytes == pool.cached_bytes(), "to the system");
+  pool.trim();
+}
+
 TEST(output_pool_serves_many_threads) {
   HostMemory memory;
   OutputPool pool(memory);

@@ -240,3 +240,31 @@ TEST(the_thread_limit_bounds_the_homes) {
   pool.set_thread_limit(-4);
   EXPECT(pool.homes_allowed() == 6, "a negative limit is none");
 }
+
+// The smallest normal float times a half is a denormal, or zero where denormals are flushed.
+TEST(every_task_computes_in_the_default_float_environment) {
+  const PretendProcessors four(4);
+  static const TileKernel kernel = [](const uint64_t* args, int64_t begin, int64_t,
+                                      void*) -> int32_t {
+    volatile float smallest = 1.17549435e-38f;
+    volatile float half = smallest * 0.5f;
+    reinterpret_cast<std::atomic<int>*>(args[0])->fetch_add(half > 0 ? 1 : 0);
+    return static_cast<int32_t>(begin * 0);
+  };
+  std::atomic<int> kept{0};
+  const uint64_t args[] = {reinterpret_cast<uint64_t>(&kept)};
+#if defined(__x86_64__)
+  const unsigned before = __builtin_ia32_stmxcsr();
+  __builtin_ia32_ldmxcsr(before | 0x8040);  // as a library that flushes denormals would
+#endif
+  {
+    const RunScope run;
+    for (int i = 0; i < 100; ++i) Pool::process().dispatch({kernel, args, 8, 1, 4, nullptr, 0});
+  }
+#if defined(__x86_64__)
+  const unsigned after = __builtin_ia32_stmxcsr();
+  __builtin_ia32_ldmxcsr(before);
+  EXPECT((after & 0x8040) == 0x8040, "the caller's own setting comes back");
+#endif
+  EXPECT(kept == 800, "denormals are kept on every thread");
+}

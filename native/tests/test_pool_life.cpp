@@ -130,7 +130,10 @@ TEST(a_child_may_leave_in_the_ordinary_way) {
   const pid_t child = fork();
   if (child == 0) {
     alarm(20);
-    std::_Exit(dispatch_runs_all(2) ? 0 : 1);
+    const int result = dispatch_runs_all(2) ? 0 : 1;
+    // LeakSanitizer cannot stop the threads of a child, and says so.
+    if (kIsAddressSanitized) _exit(result);
+    std::exit(result);
   }
   int status = -1;
   waitpid(child, &status, 0);
@@ -138,6 +141,10 @@ TEST(a_child_may_leave_in_the_ordinary_way) {
 }
 
 TEST(forking_while_others_dispatch_never_hangs) {
+  if (kIsThreadSanitized) {
+    std::puts("  skipped: ThreadSanitizer loses track of threads when others run during a fork");
+    return;
+  }
   const PretendProcessors four(4);
   std::atomic<bool> is_over{false};
   std::thread busy([&] {
@@ -147,7 +154,7 @@ TEST(forking_while_others_dispatch_never_hangs) {
       OutputPool::process().release(OutputPool::process().acquire(1000));
     }
   });
-  for (int i = 0; i < (kIsThreadSanitized ? 5 : 40); ++i) {
+  for (int i = 0; i < 200; ++i) {
     const int status = status_in_child([]() -> int {
       const RunScope run;
       if (Pool::process().active_runs() != 1) return 1;

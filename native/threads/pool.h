@@ -27,6 +27,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/float_environment.h"
 #include "base/kernel_abi.h"
 
 namespace grainline {
@@ -152,12 +153,17 @@ class Pool {
 };
 
 // Every thread that computes inside a run holds one; while any exists, pool threads may stay hot.
+// It also gives the thread the default floating-point environment, which pool threads have, so that
+// no bit depends on who runs a task.
 class RunScope {
  public:
   RunScope() noexcept;
   ~RunScope();
   RunScope(const RunScope&) = delete;
   RunScope& operator=(const RunScope&) = delete;
+
+ private:
+  DefaultFloatScope float_scope_;
 };
 
 }  // namespace grainline

@@ -55,7 +55,8 @@ int Pool::processors() noexcept {
 
 int Pool::homes_allowed() noexcept {
   const int override_count = processors_override_.load(relaxed);
-  const int available = override_count > 0 ? override_count : processors();
+  const int real = processors();
+  const int available = override_count > 0 ? override_count : real;
   const int limit = thread_limit_.load(relaxed);
   const int others = std::max(active_runs_.load(relaxed) - 1, 0);
   const int homes = std::min(available - others, limit > 0 ? limit : INT_MAX);
@@ -103,6 +104,8 @@ int Pool::start_threads(int homes) noexcept {
 void* Pool::thread_main(void* home) {
   const auto index = static_cast<int>(reinterpret_cast<intptr_t>(home));
   name_this_thread(index);
+  // Inherited from whoever started the thread; must not stay.
+  const DefaultFloatScope float_scope;
   process().serve(index);
   return nullptr;
 }
@@ -162,14 +165,16 @@ void Pool::set_fork_hook() noexcept {
   pthread_atfork(nullptr, nullptr, &Pool::after_fork_in_child);
 }
 
-// Only the forking thread lives on. Others may have held busy_ or a RunScope; their marks are
-// wiped, and the epoch goes on so that nothing old can be claimed.
+// Only the forking thread lives on. Others may have held busy_ or a RunScope, or been in the middle
+// of a dispatch: their marks are wiped, and what is left of their tasks, or a new pool thread would
+// claim it.
 void Pool::after_fork_in_child() {
   Pool& pool = process();
   pool.started_.store(0, relaxed);
   pool.processors_.store(0, relaxed);
   pool.active_runs_.store(runs_of_this_thread, relaxed);
   pool.caller_parked_.store(0, relaxed);
+  for (Cursor& cursor : pool.cursors_) cursor.word.store(0, relaxed);
   for (Slot& slot : pool.slots_) slot.parked.store(0, relaxed);
   pool.busy_.store(0, relaxed);
 }

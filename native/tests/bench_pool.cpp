@@ -1,0 +1,126 @@
+// Prints what a dispatch costs the caller: inline, to a spinning thread, to a sleeping one; and the
+// fast paths of the allocators. Medians of many rounds, in nanoseconds. No test.
+#include <time.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <thread>
+#include <vector>
+
+#include "base/relax.h"
+#include "cost/grain.h"
+#include "memory/host_memory.h"
+#include "memory/output_pool.h"
+#include "memory/span_allocator.h"
+#include "threads/clock.h"
+#include "threads/pool.h"
+
+using namespace grainline;
+
+namespace {
+
+int32_t nothing(const uint64_t*, int64_t, int64_t, void*) { return 0; }
+
+std::atomic<int> begun{0};
+
+int32_t wait_for_both(const uint64_t*, int64_t, int64_t, void*) {
+  begun.fetch_add(1);
+  while (begun.load() < 2) cpu_relax();
+  return 0;
+}
+
+int32_t burn_one_microsecond(const uint64_t*, int64_t begin, int64_t end, void*) {
+  const int64_t end_ns = now_ns() + (end - begin) * 1000;
+  while (now_ns() < end_ns) {
+  }
+  return 0;
+}
+
+// Median over rounds of (time of `repeats` calls / repeats).
+template <typename Body>
+double median_ns(int rounds, int repeats, Body body) {
+  std::vector<double> samples;
+  for (int round = 0; round < rounds; ++round) {
+    const int64_t begin_ns = now_ns();
+    for (int i = 0; i < repeats; ++i) body();
+    samples.push_back(static_cast<double>(now_ns() - begin_ns) / repeats);
+  }
+  std::sort(samples.begin(), samples.end());
+  return samples[samples.size() / 2];
+}
+
+void row(const char* what, double ns) { std::printf("%-58s %10.1f ns\n", what, ns); }
+
+// The function pointer must not be known to the compiler, as it is not to the executor.
+TileKernel hidden(TileKernel kernel) {
+  TileKernel volatile pointer = kernel;
+  return pointer;
+}
+
+void bench_dispatch() {
+  Pool& pool = Pool::process();
+  const TileKernel empty = hidden(&nothing);
+  const TileKernel burn = hidden(&burn_one_microsecond);
+  const Dispatch inline_one{empty, nullptr, 100, 100, 1, nullptr, 0};
+  const Dispatch two{empty, nullptr, 2, 1, 2, nullptr, 0};
+  row("direct call", median_ns(101, 10000, [&] { empty(nullptr, 0, 100, nullptr); }));
+  row("dispatch, one home", median_ns(101, 10000, [&] { pool.dispatch(inline_one); }));
+  row("run scope", median_ns(101, 10000, [] { const RunScope run; }));
+  {
+    const RunScope run;
+    pool.dispatch(two);
+    row("dispatch to one hot thread, 2 empty tasks",
+        median_ns(101, 1000, [&] { pool.dispatch(two); }));
+    const Dispatch shared{&wait_for_both, nullptr, 2, 1, 2, nullptr, 0};
+    row("the same, each thread surely runs one of them", median_ns(101, 1000, [&] {
+          begun.store(0);
+          pool.dispatch(shared);
+        }));
+    const Dispatch work{burn, nullptr, 16, 2, 2, nullptr, 0};
+    row("16 x 1 us, one home", median_ns(51, 20, [&] { burn(nullptr, 0, 16, nullptr); }));
+    row("16 x 1 us, two homes, 8 tasks", median_ns(51, 20, [&] { pool.dispatch(work); }));
+  }
+  std::vector<double> parked;
+  for (int i = 0; i < 200; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    const int64_t begin_ns = now_ns();
+    pool.dispatch(two);
+    parked.push_back(static_cast<double>(now_ns() - begin_ns));
+  }
+  std::sort(parked.begin(), parked.end());
+  row("dispatch to one sleeping thread, 2 empty tasks", parked[parked.size() / 2]);
+  row("the same, best", parked.front());
+}
+
+void bench_memory() {
+  OutputPool& pool = OutputPool::process();
+  row("output pool, acquire + release of 1000 bytes",
+      median_ns(101, 10000, [&] { pool.release(pool.acquire(1000)); }));
+  row("output pool, acquire + release of 1 MB",
+      median_ns(101, 10000, [&] { pool.release(pool.acquire(1000000)); }));
+  SpanAllocator allocator(HostMemory::process());
+  row("span allocator, allocate + free of 100 bytes",
+      median_ns(101, 10000, [&] { allocator.free(allocator.allocate(100)); }));
+  row("span allocator, allocate + free of 1 MB (split and merge)",
+      median_ns(101, 10000, [&] { allocator.free(allocator.allocate(1000000)); }));
+}
+
+void bench_grain() {
+  const PoolCalibration calibration;
+  int64_t total = 1, sum = 0;
+  row("choose_grain", median_ns(101, 10000, [&] {
+        total = (total * 7 + 13) & ((int64_t{1} << 32) - 1);
+        sum += choose_grain(total, 1 + (total & 1023), 8, true, calibration).grain;
+      }));
+  if (sum == 42) std::puts("");
+}
+
+}  // namespace
+
+int main() {
+  std::printf("processors allowed: %d\n", Pool::process().processors());
+  bench_dispatch();
+  bench_memory();
+  bench_grain();
+}
