@@ -21,12 +21,11 @@ from grainline.plan.mma import (
     DIRECT_B_STRIPS,
     PANEL,
     STRIP_ROWS,
-    Address,
     MmaPlan,
     Product,
-    address_of,
     scratch_layout,
 )
+from grainline.tile.access import LinearAccess, linear_access
 from grainline.tile.ir import Axis, View
 
 
@@ -53,10 +52,8 @@ def emit_product(plan: MmaPlan, symbol: str = "kernel") -> EmittedKernel:
     """The kernel of `plan`; equal plans give equal text."""
     product = plan.product
     kernel = KernelText(ModuleText(), product.program.views, {})
-    assert product.a.view is not None
-    left = address_of(product.a.view, product.a.index)
-    assert left is not None
-    form = TileForm(product, plan.packs_a, product.epilogue_form == "strip", left.of(product.m))
+    left = linear_access(product.a)
+    form = TileForm(product, plan.packs_a, product.epilogue_form == "strip", left.coefficient(product.m))
     _Kernel(kernel.entry(symbol), plan, form, left).emit()
     for rows in range(1, STRIP_ROWS + 1):
         tile_function(kernel, form, rows)
@@ -72,7 +69,7 @@ def emit_product(plan: MmaPlan, symbol: str = "kernel") -> EmittedKernel:
 class _Kernel:
     """Emits the entry function: the nest of matrices, column ranges and strips."""
 
-    def __init__(self, w: Writer, plan: MmaPlan, form: TileForm, left: Address) -> None:
+    def __init__(self, w: Writer, plan: MmaPlan, form: TileForm, left: LinearAccess) -> None:
         self.w = w
         self.plan = plan
         self.product: Product = plan.product
@@ -120,8 +117,7 @@ class _Kernel:
             b = w.view(product.b.view)
             self._strips(_Matrix(at, a, b), low, high, self._packed(b))
             return
-        right = address_of(product.b.view, product.b.index)
-        assert right is not None
+        right = linear_access(product.b)
         b = self._address(product.b.view, right, at)
         packed = w.at("%scratch", w.extent(self.scratch.packed_b))
         matrix = _Matrix(at, a, b)
@@ -129,7 +125,7 @@ class _Kernel:
             self._pack_b(b, packed, "0")
             self._strips(matrix, low, high, self._packed(packed))
             return
-        row, whole = w.extent(right.of(product.k)), w.binary("and", self.n, f"-{PANEL}")
+        row, whole = w.extent(right.coefficient(product.k)), w.binary("and", self.n, f"-{PANEL}")
 
         def shared() -> None:
             self._pack_b(b, packed, "0")
@@ -165,12 +161,12 @@ class _Kernel:
             at[self.product.batch[0]] = rest
         return at
 
-    def _address(self, view: View | None, address: Address, at: dict[Axis, str]) -> str:
+    def _address(self, view: View | None, access: LinearAccess, at: dict[Axis, str]) -> str:
         """The address of the element at coordinates `at`, every other coordinate 0."""
         w = self.w
         assert view is not None
-        offset = w.extent(address.offset)
-        for axis, coefficient in address.coefficients:
+        offset = w.extent(access.offset)
+        for axis, coefficient in access.coefficients.items():
             if axis in at:
                 offset = w.add(offset, w.mul(w.extent(coefficient), at[axis]))
         return w.at(w.view(view), offset)
@@ -218,7 +214,7 @@ class _Kernel:
         if self.form.to_strip:
             return [(w.at("%scratch", w.extent(self.scratch.strip)), True)]
         at = {**matrix.coordinates, self.product.m: first_row}
-        return [(self._address(s.operation.view, s.address, at), s.spans_columns) for s in streams_of(self.product)]
+        return [(self._address(s.operation.view, s.access, at), s.spans_columns) for s in streams_of(self.product)]
 
     def _dispatch(self, rows: str, operands: tuple[str, str, str, str, str], pointers: list[str]) -> None:
         """Calls the tile function of the run-time row count."""

@@ -13,7 +13,8 @@ from grainline.base.dtypes import F32
 from grainline.codegen.elementwise import apply
 from grainline.codegen.emit import Reg, constant
 from grainline.codegen.mma_text import LANES, Writer
-from grainline.plan.mma import Address, Product, address_of
+from grainline.plan.mma import Product
+from grainline.tile.access import LinearAccess, linear_access
 from grainline.tile.ir import Operation, Tile
 
 
@@ -22,7 +23,7 @@ class Stream:
     """A load or store of the epilogue; `row_stride` in elements; it spans the columns or is one scalar per row."""
 
     operation: Operation
-    address: Address
+    access: LinearAccess
     row_stride: int | Expr
     spans_columns: bool
 
@@ -33,12 +34,9 @@ def streams_of(product: Product) -> tuple[Stream, ...]:
     for operation in product.epilogue:
         if operation.op not in ("load", "store"):
             continue
-        assert operation.view is not None
-        address = address_of(operation.view, operation.index)
-        tile = operation.result if operation.op == "load" else operation.operands[0]
-        assert address is not None and tile is not None
-        spans = address.of(product.n) != 0
-        found.append(Stream(operation, address, address.of(product.m), spans))
+        access = linear_access(operation)
+        spans = access.coefficient(product.n) != 0
+        found.append(Stream(operation, access, access.coefficient(product.m), spans))
     return tuple(found)
 
 

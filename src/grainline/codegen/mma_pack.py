@@ -12,7 +12,8 @@ from grainline.base.dtypes import F32
 from grainline.codegen.emit import Reg
 from grainline.codegen.mma_text import LANES, KernelText, Writer
 from grainline.codegen.mma_tile import TileForm
-from grainline.plan.mma import PANEL, STRIP_ROWS, address_of
+from grainline.plan.mma import PANEL, STRIP_ROWS
+from grainline.tile.access import linear_access
 
 _STEP = 4
 
@@ -61,20 +62,18 @@ def pack_b_function(kernel: KernelText, form: TileForm) -> None:
     """`void @pack_b(args, source, target, first)`: target[panel][k][16] for the panels from `first` on."""
     w = kernel.internal("pack_b", [("ptr", "source"), ("ptr", "target"), ("i64", "first")])
     product = form.product
-    assert product.b.view is not None
-    address = address_of(product.b.view, product.b.index)
-    assert address is not None
+    access = linear_access(product.b)
     n, k = w.extent(product.n.extent), w.extent(product.k.extent)
 
     def panel(number: str) -> None:
         target = w.at("%target", w.mul(number, w.mul(k, str(PANEL))))
         column = w.binary("shl", number, "4")
         if product.b_form == "rows":
-            _copy_panel(w, column, n, k, w.extent(address.of(product.k)), target)
+            _copy_panel(w, column, n, k, w.extent(access.coefficient(product.k)), target)
         elif product.b_form == "columns":
-            _transpose_panel(w, column, n, k, w.extent(address.of(product.n)), target)
+            _transpose_panel(w, column, n, k, w.extent(access.coefficient(product.n)), target)
         else:
-            _gather_panel(w, column, n, k, (address.of(product.k), address.of(product.n)), target)
+            _gather_panel(w, column, n, k, (access.coefficient(product.k), access.coefficient(product.n)), target)
 
     w.loop("%first", w.round_up_to_panel(n), 1, panel)
     w.function.do("ret void")

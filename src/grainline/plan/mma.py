@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from grainline.base.dims import Expr, ceil_div
 from grainline.base.dtypes import F32
-from grainline.tile.ir import Affine, Axis, Operation, Tile, TileProgram, View
+from grainline.tile.access import linear_access
+from grainline.tile.ir import Affine, Axis, Operation, Tile, TileProgram
 
 Extent = "int | Expr"
 
@@ -47,24 +48,14 @@ class MmaRefusal:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Element number = offset + sum of coefficient * coordinate. Zero coefficients are absent."""
-
-    coefficients: tuple[tuple[Axis, "int | Expr"], ...]
-    offset: "int | Expr"
-
-    def of(self, axis: Axis) -> "int | Expr":
-        return next((c for a, c in self.coefficients if a is axis), 0)
-
-
 @dataclass(frozen=True, eq=False, slots=True)
 class Product:
     """acc[batch..., m, n] = sum over k of a[batch..., m, k] * b[batch..., k, n], then `epilogue` in program order.
 
     b_form: "panels" (packed ahead), "rows" (n stride 1), "columns" (k stride 1), "scattered" (any strides).
     epilogue_form: "registers" (cheap elementwise code on the accumulators) or "strip" (row-wise code on the finished
-    rows of a strip). Invariants: m is the last root; a has k stride 1; b does not depend on m.
+    rows of a strip). Invariants: a has k stride 1; b does not depend on m; m is the last root, or an
+    axis of extent 1 of its own when the last root moves b.
     """
 
     program: TileProgram
@@ -85,19 +76,6 @@ class Product:
         return self.epilogue_form == "registers"
 
 
-def address_of(view: View, index: tuple[Affine | Tile, ...]) -> Address | None:
-    """The linear address function of a strided access, or None when a coordinate is computed at run time."""
-    total: dict[Axis, int | Expr] = {}
-    offset: int | Expr = 0
-    for stride, coordinate in zip(view.strides, index, strict=True):
-        if not isinstance(coordinate, Affine):
-            return None
-        offset = offset + stride * coordinate.offset
-        for axis, coefficient in coordinate.terms:
-            total[axis] = total.get(axis, 0) + stride * coefficient
-    return Address(tuple((a, c) for a, c in total.items() if c != 0), offset)
-
-
 def describe(program: TileProgram) -> Product | MmaRefusal:
     """The product that `program` computes, or the reason why it is not realised."""
     products = [o for o in program.body if o.op == "mma"]
@@ -116,11 +94,18 @@ def describe(program: TileProgram) -> Product | MmaRefusal:
     b_form = _b_form(b, n, mma.axis)
     if isinstance(b_form, MmaRefusal):
         return b_form
+    batch, m = _rows(program, b)
     epilogue = tuple(o for o in program.body if o is not mma and o is not a and o is not b)
     form = "registers" if all(is_register_op(o, n) for o in epilogue) else "strip"
-    return Product(
-        program, mma, a, b, program.roots[-1], n, mma.axis, program.roots[:-1], b_form, epilogue, form
-    )
+    return Product(program, mma, a, b, m, n, mma.axis, batch, b_form, epilogue, form)
+
+
+def _rows(program: TileProgram, b: Operation) -> tuple[tuple[Axis, ...], Axis]:
+    """Batch axes and the row axis. A last root that moves B is a batch axis; the matrices then have one row each."""
+    last = program.roots[-1]
+    if b.view is not None and b.view.layout == "strided" and linear_access(b).coefficient(last) != 0:
+        return program.roots, Axis("row", 1)
+    return program.roots[:-1], last
 
 
 def _refuse_operands(program: TileProgram, mma: Operation, a: Operation, b: Operation) -> MmaRefusal | None:
@@ -140,11 +125,12 @@ def _refuse_operands(program: TileProgram, mma: Operation, a: Operation, b: Oper
         return MmaRefusal("the left operand must be a strided view")
     if any(tile in o.operands for o in program.body if o is not mma for tile in mma.operands):
         return MmaRefusal("an operand of the product is used again in the program")
-    left = address_of(a.view, a.index)
-    if left is None:
+    left = linear_access(a)
+    if left.dynamic:
         return MmaRefusal("the left operand is indexed at run time")
-    if left.of(mma.axis) != 1 and mma.axis.extent != 1:
-        return MmaRefusal(f"the left operand has stride {left.of(mma.axis)} along the contracted axis; it must be 1")
+    stride = left.coefficient(mma.axis)
+    if stride != 1 and mma.axis.extent != 1:
+        return MmaRefusal(f"the left operand has stride {stride} along the contracted axis; it must be 1")
     return None
 
 
@@ -157,12 +143,12 @@ def _b_form(b: Operation, n: Axis, k: Axis) -> str | MmaRefusal:
         if b.index != (rows, columns) or b.view.shape != (k.extent, n.extent):
             return MmaRefusal("a packed right operand must be read whole, as [k, n]")
         return "panels"
-    right = address_of(b.view, b.index)
-    if right is None:
+    right = linear_access(b)
+    if right.dynamic:
         return MmaRefusal("the right operand is indexed at run time")
-    return {(True, True): "rows", (True, False): "rows", (False, True): "columns", (False, False): "scattered"}[
-        right.of(n) == 1 or n.extent == 1, right.of(k) == 1 or k.extent == 1
-    ]
+    if right.coefficient(n) == 1 or n.extent == 1:
+        return "rows"
+    return "columns" if right.coefficient(k) == 1 or k.extent == 1 else "scattered"
 
 
 # Work that is cheap enough to run on live accumulators; anything else runs on the finished strip.
@@ -184,8 +170,8 @@ def is_register_op(operation: Operation, n: Axis) -> bool:
         return False
     if operation.attributes.get("bounds", "assume") != "assume":
         return False
-    address = address_of(operation.view, operation.index)
-    return address is not None and address.of(n) == (1 if n in tile.space else 0)
+    access = linear_access(operation)
+    return not access.dynamic and access.coefficient(n) == (1 if n in tile.space else 0)
 
 
 def _spans_only(tile: Tile, n: Axis) -> bool:
