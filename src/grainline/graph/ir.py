@@ -7,14 +7,16 @@ normalised set of `ops.py`; everything else is an operator `host` that runs the 
 Invariants (`verify.py` checks them):
 * every node input is a graph input, a constant, or an output of an earlier node; names are unique;
 * `constants` maps value names to `Constant`; a constant's shape is static;
-* symbols in shapes are bound by graph inputs, or are *run-time symbols* born at exactly one `host` node.
+* symbols in shapes are bound by graph inputs, or are *run-time symbols* born at exactly one `host` node;
+* a `Guard` is an equation between extents on which the shapes rely; a run checks it as soon as its symbols are bound,
+  and before any node that comes later than the symbols' birth.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -68,6 +70,44 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
+class Guard:
+    """`left == right` must hold in a run; otherwise the run ends with a `FeedError` that gives `reason`."""
+
+    left: int | Expr
+    right: int | Expr
+    reason: str
+    node: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A model input or output as its author declared it: a dimension is an int, a name, or None where left open."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int | str | None, ...] | None
+    kind: Literal["tensor", "sequence", "optional", "map"] = "tensor"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What a model says about itself; nothing here changes what is computed."""
+
+    inputs: tuple[Declared, ...] = ()
+    outputs: tuple[Declared, ...] = ()
+    overridable: tuple[Declared, ...] = ()
+    ir_version: int = 0
+    opsets: Mapping[str, int] = field(default_factory=dict)
+    producer_name: str = ""
+    producer_version: str = ""
+    domain: str = ""
+    model_version: int = 0
+    description: str = ""
+    graph_description: str = ""
+    custom: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Graph:
     """Inputs and outputs in the model's order; `outputs` pairs the model's output name with the value it shows."""
 
@@ -78,6 +118,8 @@ class Graph:
     constants: Mapping[str, Constant]
     #: default values of optional inputs (ONNX initialisers that are also inputs): input name -> constant
     defaults: Mapping[str, Constant] = field(default_factory=dict)
+    guards: tuple[Guard, ...] = ()
+    info: ModelInfo = field(default_factory=ModelInfo)
 
     def producers(self) -> dict[str, Node]:
         return {value.name: node for node in self.nodes for value in node.outputs}
@@ -93,3 +135,33 @@ class Graph:
     def output_names(self) -> set[str]:
         """Names of the values (not of the model outputs) that leave the graph."""
         return {value.name for _, value in self.outputs}
+
+
+def map_extents(graph: Graph, change: Callable[[int | Expr], int | Expr]) -> Graph:
+    """The graph with `change` applied to every extent: in shapes, attributes and guards."""
+
+    def shape_of(value: Value) -> Value:
+        if value.shape is None:
+            return value
+        return replace(value, shape=tuple(change(d) for d in value.shape))
+
+    def attribute(item: Any) -> Any:
+        if isinstance(item, Expr):
+            return change(item)
+        return tuple(attribute(part) for part in item) if isinstance(item, tuple) else item
+
+    def node_of(node: Node) -> Node:
+        return replace(
+            node,
+            inputs=tuple(map(shape_of, node.inputs)),
+            outputs=tuple(map(shape_of, node.outputs)),
+            attributes={key: attribute(item) for key, item in node.attributes.items()},
+        )
+
+    return replace(
+        graph,
+        inputs=tuple(map(shape_of, graph.inputs)),
+        outputs=tuple((name, shape_of(value)) for name, value in graph.outputs),
+        nodes=tuple(map(node_of, graph.nodes)),
+        guards=tuple(replace(g, left=change(g.left), right=change(g.right)) for g in graph.guards),
+    )

@@ -12,8 +12,10 @@ Attributes (by operator):
 * `gather_nd`: inputs (data, i0, i1, ...): element [i0[...], i1[...], trailing axes]; the indices broadcast together.
 * `iota`: output[..., i, ...] = start + step * i along `axis` (start, step: Python numbers or extents).
 * `extents`: values (tuple of extents): an i64 tensor of rank 0 or 1 that shows them.
-* `host`: op_type, domain, opset, proto (serialised NodeProto), subgraphs (attribute name -> Graph), reason (why it is
-  not compiled); inputs may contain values of any kind; an absent optional input is the value named "" .
+* `host`: op_type, domain, opset, proto (serialised NodeProto without its sub-graphs), subgraphs (attribute name ->
+  Graph), captures (attribute name -> positions in the node's inputs that feed the sub-graph's last inputs), formals (how
+  many leading inputs are the operator's own), reason (why it is not compiled); inputs may contain values of any kind;
+  an absent optional input or output is the value named "".
 
 Pointwise operators broadcast like NumPy. Integer arithmetic wraps; integer `div` truncates toward zero and raises on a
 zero divisor; `min`, `max`, `relu`, `clip` pass NaN through; `round` is half to even; comparisons give bool.

@@ -148,9 +148,7 @@ class _Partition:
     def _independent(self, group: Group, node: Node) -> bool:
         """Whether no input of `node` from another group depends on `group`."""
         others = {g.id: g for v in node.inputs if (g := self._source(v)) not in (None, group)}
-        viewed = any(
-            self._source(v) is group and self.owner.get(v.name) is not group for v in node.inputs
-        )
+        viewed = any(self._source(v) is group and self.owner.get(v.name) is not group for v in node.inputs)
         return not viewed and not any(self._depends(g, group) for g in others.values() if g)
 
     def _source(self, value: Value) -> Group | None:
@@ -205,11 +203,7 @@ class _Partition:
             return False
         if group.kind == "column" and not self._stays_inside(other, tuple(group.nodes)):
             return False
-        if any(
-            self._source(v) is other and self.owner.get(v.name) is not other
-            for n in group.nodes
-            for v in n.inputs
-        ):
+        if any(self._source(v) is other and self.owner.get(v.name) is not other for n in group.nodes for v in n.inputs):
             return False
         between = [g for g in self._inputs(group).values() if g is not other]
         return not any(self._depends(g, other) for g in between)

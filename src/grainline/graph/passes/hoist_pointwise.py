@@ -33,9 +33,7 @@ class HoistPointwise:
         return _without_dead_views(replace(graph, nodes=tuple(nodes)))
 
 
-def _views_above(
-    node: Node, producers: dict[str, Node], readers: dict[str, list[Node]], kept: set[str]
-) -> list[Node]:
+def _views_above(node: Node, producers: dict[str, Node], readers: dict[str, list[Node]], kept: set[str]) -> list[Node]:
     """The views between `node` and the value it should read instead, nearest first."""
     if not is_pointwise(node.op):
         return []

@@ -53,9 +53,7 @@ def _runs(axes: list[int]) -> list[list[int]]:
     return runs
 
 
-def _reduce_run(
-    node: Node, value: Value, run: list[int], result: Value | None, step: int
-) -> Iterator[Node]:
+def _reduce_run(node: Node, value: Value, run: list[int], result: Value | None, step: int) -> Iterator[Node]:
     """reshape to merge the run, reduce, reshape back to the shape with ones."""
     shape: Shape = value.shape or ()
     name = f"{node.output.name}__run{step}"

@@ -1,0 +1,247 @@
+"""The meaning of every primitive operator in NumPy, one small function each; `ops.py` says it in words.
+
+Each function takes the node, its input arrays and the environment (symbol -> int) and gives one array. Results that the
+meaning leaves no room for (an index out of range, a zero divisor) raise `KernelError`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from grainline.base.dims import evaluate
+from grainline.base.dtypes import BY_NAME
+from grainline.base.errors import KernelError
+from grainline.graph.ir import Node
+
+Array = np.ndarray[Any, Any]
+Env = Mapping[str, int]
+Meaning = Callable[[Node, list[Array], Env], Array]
+
+
+def target_shape(node: Node, env: Env) -> tuple[int, ...]:
+    """The shape of the node's output under `env`."""
+    assert node.output.shape is not None, f"{node.op} needs a target of known rank"
+    return tuple(evaluate(extent, env) for extent in node.output.shape)
+
+
+def pointwise(function: Callable[..., Any]) -> Meaning:
+    def meaning(node: Node, arrays: list[Array], env: Env) -> Array:
+        return np.asarray(function(*arrays)).astype(node.output.dtype.numpy, copy=False)
+
+    return meaning
+
+
+def erf(x: Array) -> Array:
+    wide = [math.erf(item) for item in x.ravel().tolist()]
+    return np.array(wide, dtype=np.float64).reshape(x.shape).astype(x.dtype)
+
+
+def sigmoid(x: Array) -> Array:
+    """1 / (1 + exp(-x)) computed wide, so that neither tail overflows."""
+    return (1.0 / (1.0 + np.exp(-x.astype(np.float64)))).astype(x.dtype)
+
+
+def softplus(x: Array) -> Array:
+    return np.logaddexp(x.astype(np.float64), 0.0).astype(x.dtype)
+
+
+def divide(a: Array, b: Array) -> Array:
+    """IEEE division; for integers truncating, the smallest by -1 wraps, a zero divisor is an error."""
+    if a.dtype.kind == "f":
+        return np.divide(a, b)
+    _no_zero(b)
+    quotient = np.floor_divide(a, b)
+    inexact = np.not_equal(quotient * b, a)
+    return quotient + (inexact & (np.less(a, 0) != np.less(b, 0))).astype(quotient.dtype)
+
+
+def modulo(a: Array, b: Array) -> Array:
+    if b.dtype.kind != "f":
+        _no_zero(b)
+    return np.mod(a, b)
+
+
+def remainder(a: Array, b: Array) -> Array:
+    if b.dtype.kind != "f":
+        _no_zero(b)
+    return np.fmod(a, b)
+
+
+def _no_zero(divisor: Array) -> None:
+    if not np.all(divisor):
+        raise KernelError("integer division by zero")
+
+
+def shift(function: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
+    """Shifting by the width or more gives 0."""
+
+    def shifted(a: Array, b: Array) -> Array:
+        width = a.dtype.itemsize * 8
+        safe = np.minimum(b, width - 1)
+        return np.where(b >= width, a.dtype.type(0), function(a, safe))
+
+    return shifted
+
+
+def cast(node: Node, arrays: list[Array], env: Env) -> Array:
+    return arrays[0].astype(BY_NAME[node.attributes["to"]].numpy)
+
+
+_REDUCTIONS: dict[str, Callable[..., Any]] = {"sum": np.sum, "prod": np.prod, "max": np.max, "min": np.min}
+
+
+def reduce(node: Node, arrays: list[Array], env: Env) -> Array:
+    """An empty max or min gives the lowest or greatest value of the type."""
+    x, kind, axes = arrays[0], node.attributes["kind"], node.attributes["axes"]
+    if kind in ("sum", "prod"):
+        return np.asarray(_REDUCTIONS[kind](x, axis=axes, dtype=x.dtype, keepdims=True))
+    return np.asarray(_REDUCTIONS[kind](x, axis=axes, keepdims=True, initial=neutral(kind, x.dtype)))
+
+
+def neutral(kind: str, dtype: np.dtype[Any]) -> Any:
+    """What an empty max or min gives."""
+    if dtype.kind == "b":
+        return kind == "min"
+    if dtype.kind in "iu":
+        return np.iinfo(dtype).min if kind == "max" else np.iinfo(dtype).max
+    return dtype.type(-np.inf if kind == "max" else np.inf)
+
+
+def matmul(node: Node, arrays: list[Array], env: Env) -> Array:
+    return np.matmul(arrays[0], arrays[1])
+
+
+def reshape(node: Node, arrays: list[Array], env: Env) -> Array:
+    return arrays[0].reshape(target_shape(node, env))
+
+
+def transpose(node: Node, arrays: list[Array], env: Env) -> Array:
+    return np.transpose(arrays[0], node.attributes["perm"])
+
+
+def expand(node: Node, arrays: list[Array], env: Env) -> Array:
+    return np.broadcast_to(arrays[0], target_shape(node, env))
+
+
+def slice_(node: Node, arrays: list[Array], env: Env) -> Array:
+    x = arrays[0]
+    starts = [evaluate(start, env) for start in node.attributes["starts"]]
+    for axis, (start, step, length) in enumerate(
+        zip(starts, node.attributes["steps"], target_shape(node, env), strict=True)
+    ):
+        x = np.take(x, start + step * np.arange(length), axis=axis)
+    return x
+
+
+def concat(node: Node, arrays: list[Array], env: Env) -> Array:
+    return np.concatenate(arrays, axis=node.attributes["axis"])
+
+
+def pad(node: Node, arrays: list[Array], env: Env) -> Array:
+    x = arrays[0]
+    result = np.full(target_shape(node, env), node.attributes["value"], dtype=x.dtype)
+    before = [evaluate(extent, env) for extent in node.attributes["before"]]
+    result[tuple(slice(start, start + size) for start, size in zip(before, x.shape, strict=True))] = x
+    return result
+
+
+def inside(indices: Array, extent: int) -> Array:
+    """Indices in [-extent, extent) as non-negative ones; KernelError for others."""
+    if indices.size and (indices.min() < -extent or indices.max() >= extent):
+        worst = indices.min() if indices.min() < -extent else indices.max()
+        raise KernelError("an index is out of range", expected=f"[{-extent}, {extent})", found=int(worst))
+    return np.where(indices < 0, indices + extent, indices)
+
+
+def gather(node: Node, arrays: list[Array], env: Env) -> Array:
+    data, indices = arrays
+    axis = node.attributes["axis"]
+    return np.take(data, inside(indices, data.shape[axis]), axis=axis)
+
+
+def gather_nd(node: Node, arrays: list[Array], env: Env) -> Array:
+    data, *parts = arrays
+    return data[tuple(inside(part, data.shape[axis]) for axis, part in enumerate(parts))]
+
+
+def iota(node: Node, arrays: list[Array], env: Env) -> Array:
+    shape = target_shape(node, env)
+    axis = node.attributes["axis"]
+    start, step = (evaluate_number(node.attributes[key], env) for key in ("start", "step"))
+    line = (start + step * np.arange(shape[axis])).astype(node.output.dtype.numpy)
+    return np.broadcast_to(line.reshape([-1 if i == axis else 1 for i in range(len(shape))]), shape)
+
+
+def evaluate_number(value: Any, env: Env) -> Any:
+    return value if isinstance(value, int | float) else evaluate(value, env)
+
+
+def extents(node: Node, arrays: list[Array], env: Env) -> Array:
+    values = [evaluate(value, env) for value in node.attributes["values"]]
+    return np.array(values, dtype=node.output.dtype.numpy).reshape(target_shape(node, env))
+
+
+MEANINGS: dict[str, Meaning] = {
+    "neg": pointwise(np.negative),
+    "abs": pointwise(np.abs),
+    "exp": pointwise(np.exp),
+    "log": pointwise(np.log),
+    "sqrt": pointwise(np.sqrt),
+    "rsqrt": pointwise(lambda x: x.dtype.type(1) / np.sqrt(x)),
+    "reciprocal": pointwise(lambda x: x.dtype.type(1) / x),
+    "tanh": pointwise(np.tanh),
+    "erf": pointwise(erf),
+    "sigmoid": pointwise(sigmoid),
+    "sin": pointwise(np.sin),
+    "cos": pointwise(np.cos),
+    "floor": pointwise(np.floor),
+    "ceil": pointwise(np.ceil),
+    "round": pointwise(np.rint),
+    "sign": pointwise(np.sign),
+    "relu": pointwise(lambda x: np.maximum(x, x.dtype.type(0))),
+    "not": pointwise(np.logical_not),
+    "isnan": pointwise(np.isnan),
+    "isinf": pointwise(np.isinf),
+    "log1p": pointwise(np.log1p),
+    "softplus": pointwise(softplus),
+    "add": pointwise(np.add),
+    "sub": pointwise(np.subtract),
+    "mul": pointwise(np.multiply),
+    "div": pointwise(divide),
+    "mod": pointwise(modulo),
+    "fmod": pointwise(remainder),
+    "pow": pointwise(np.power),
+    "min": pointwise(np.minimum),
+    "max": pointwise(np.maximum),
+    "eq": pointwise(np.equal),
+    "lt": pointwise(np.less),
+    "le": pointwise(np.less_equal),
+    "gt": pointwise(np.greater),
+    "ge": pointwise(np.greater_equal),
+    "and": pointwise(np.logical_and),
+    "or": pointwise(np.logical_or),
+    "xor": pointwise(np.logical_xor),
+    "bitand": pointwise(np.bitwise_and),
+    "bitor": pointwise(np.bitwise_or),
+    "bitxor": pointwise(np.bitwise_xor),
+    "shl": pointwise(shift(np.left_shift)),
+    "shr": pointwise(shift(np.right_shift)),
+    "where": pointwise(np.where),
+    "cast": cast,
+    "reduce": reduce,
+    "matmul": matmul,
+    "reshape": reshape,
+    "transpose": transpose,
+    "expand": expand,
+    "slice": slice_,
+    "concat": concat,
+    "pad": pad,
+    "gather": gather,
+    "gather_nd": gather_nd,
+    "iota": iota,
+    "extents": extents,
+}

@@ -1,0 +1,95 @@
+"""Reduce* operators: attribute axes before opset 13 (ReduceSum) or 18 (the others), input axes since."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from grainline.base.dtypes import BOOL, F32, I32, I64, DType
+from grainline.base.errors import ModelError
+from grainline.graph.ir import Value
+from grainline.importer.builder import Builder, Decline
+from grainline.importer.call import Call, axes_of, only
+
+Rule = Callable[[Builder, Call], list[Value | None]]
+Write = Callable[[Builder, Value, tuple[int, ...]], Value]
+
+NUMBERS = (F32, I32, I64)
+
+
+def reduction(write: Write, *allowed: DType, since_input: int = 18) -> Rule:
+    def rule(b: Builder, call: Call) -> list[Value | None]:
+        x = call.input(0)
+        only(x, *allowed)
+        axes, is_identity = _axes(b, call, x, since_input)
+        result = x if is_identity else write(b, x, axes)
+        if call.integer("keepdims", 1) or is_identity:
+            return [result]
+        kept = [extent for axis, extent in enumerate(b.shape(x)) if axis not in axes]
+        return [b.reshape(result, kept)]
+
+    return rule
+
+
+def _axes(b: Builder, call: Call, x: Value, since_input: int) -> tuple[tuple[int, ...], bool]:
+    """The axes, and whether empty axes make the operator an identity."""
+    rank = b.rank(x)
+    if call.version < since_input:
+        given = call.maybe_ints("axes")
+        if call.optional(1) is not None:
+            raise ModelError("axes are an attribute in this opset", node=call.label)
+    else:
+        value = call.optional(1)
+        content = b.content(value)
+        if value is not None and content is None:
+            raise Decline("the axes are only known at run time")
+        given = None if content is None else tuple(int(axis) for axis in content.ravel())
+    if not given:
+        return tuple(range(rank)), bool(call.integer("noop_with_empty_axes", 0))
+    return axes_of(call, given, rank), False
+
+
+def plain(kind: str) -> Write:
+    return lambda b, x, axes: b.reduce(kind, x, axes)
+
+
+def mean(b: Builder, x: Value, axes: tuple[int, ...]) -> Value:
+    return b.mean(x, axes)
+
+
+def sum_of_squares(b: Builder, x: Value, axes: tuple[int, ...]) -> Value:
+    return b.reduce("sum", b.binary("mul", x, x), axes)
+
+
+def l1(b: Builder, x: Value, axes: tuple[int, ...]) -> Value:
+    return b.reduce("sum", b.unary("abs", x), axes)
+
+
+def l2(b: Builder, x: Value, axes: tuple[int, ...]) -> Value:
+    return b.unary("sqrt", sum_of_squares(b, x, axes))
+
+
+def log_sum(b: Builder, x: Value, axes: tuple[int, ...]) -> Value:
+    return b.unary("log", b.reduce("sum", x, axes))
+
+
+def log_sum_exp(b: Builder, x: Value, axes: tuple[int, ...]) -> Value:
+    """m + log(sum(exp(x - m))) with m the maximum where that is finite, else 0."""
+    top = b.reduce("max", x, axes)
+    top = b.where(b.unary("isinf", top, BOOL), b.literal(0.0, F32), top)
+    shifted = b.unary("exp", b.binary("sub", x, top))
+    return b.binary("add", b.unary("log", b.reduce("sum", shifted, axes)), top)
+
+
+#: (domain, operator) -> rows of (first opset, rule); a row holds until the next one begins
+TABLE: dict[tuple[str, str], list[tuple[int, Rule]]] = {
+    ("", "ReduceSum"): [(1, reduction(plain("sum"), *NUMBERS, since_input=13))],
+    ("", "ReduceProd"): [(1, reduction(plain("prod"), *NUMBERS))],
+    ("", "ReduceMax"): [(1, reduction(plain("max"), *NUMBERS))],
+    ("", "ReduceMin"): [(1, reduction(plain("min"), *NUMBERS))],
+    ("", "ReduceMean"): [(1, reduction(mean, F32))],
+    ("", "ReduceSumSquare"): [(1, reduction(sum_of_squares, *NUMBERS))],
+    ("", "ReduceL1"): [(1, reduction(l1, *NUMBERS))],
+    ("", "ReduceL2"): [(1, reduction(l2, F32))],
+    ("", "ReduceLogSum"): [(1, reduction(log_sum, F32))],
+    ("", "ReduceLogSumExp"): [(1, reduction(log_sum_exp, F32))],
+}
