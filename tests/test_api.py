@@ -224,8 +224,12 @@ def test_an_unknown_provider_is_a_warning(library: ModuleType, two_outputs: byte
     with pytest.warns(UserWarning, match="'Nowhere' is not in available provider names"):
         session = library.InferenceSession(two_outputs, providers=["Nowhere", "CPUExecutionProvider"])
     assert session.get_providers() == ["CPUExecutionProvider"]
-    with pytest.raises(ValueError):
-        library.InferenceSession(two_outputs, providers=[1])
+
+
+@pytest.mark.parametrize("providers", [[1], "CPUExecutionProvider", [("CPUExecutionProvider", 1)], 5])
+def test_providers_that_are_no_names_are_an_error(providers: Any, two_outputs: bytes) -> None:
+    with pytest.raises(ValueError, match="providers"):
+        grainline.InferenceSession(two_outputs, providers=providers)
 
 
 @LIBRARIES

@@ -306,7 +306,7 @@ def test_extents_that_do_not_meet_are_an_error(model: Maker, good: bytes) -> Non
         {"y": (F32, None)},
     )
     loaded = grainline.load(proto.SerializeToString())
-    with pytest.raises((KernelError, FeedError), match="joins|'a'|'b'"):
+    with pytest.raises((KernelError, FeedError), match=r"joins|'a'|'b'"):
         loaded(a=np.ones(3, np.float32), b=np.ones(4, np.float32))
     assert loaded(a=np.ones(3, np.float32), b=np.ones(1, np.float32)).tolist() == [2, 2, 2]
 
@@ -325,7 +325,8 @@ def test_an_unwritable_cache_is_one_warning(where: Callable[[Path], Path], tmp_p
 import sys, warnings, numpy as np, onnx, grainline
 from onnx import helper, TensorProto as T
 info = lambda n: helper.make_tensor_value_info(n, T.FLOAT, ["n"])
-graph = helper.make_graph([helper.make_node("Exp", ["x"], ["h"]), helper.make_node("Neg", ["h"], ["y"])], "g", [info("x")], [info("y")])
+nodes = [helper.make_node("Exp", ["x"], ["h"]), helper.make_node("Neg", ["h"], ["y"])]
+graph = helper.make_graph(nodes, "g", [info("x")], [info("y")])
 proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 with warnings.catch_warnings(record=True) as seen:
     warnings.simplefilter("always")

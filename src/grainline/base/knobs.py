@@ -186,6 +186,7 @@ class Options:
     def resolved(self, environ: Mapping[str, str] | None = None) -> Options:
         """The same options with every None replaced by what the environment says; threads 0 means all allowed."""
         limit_mib = MEMORY_LIMIT_MIB.read(environ)
+        DEBUG.read(environ)  # a malformed variable fails here and not in the middle of a compile
         return Options(
             threads=thread_budget(self.threads, environ),
             cache=CACHE.read(environ) if self.cache is None else self.cache,

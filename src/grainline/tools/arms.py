@@ -65,33 +65,31 @@ class Arm:
         return np.array([np.median(turn) for turn in self.turns])
 
 
-def start(name: str, library: str, model: str, threads: int, environ: dict[str, str] | None = None) -> Arm:
-    """Starts a process and loads `model` in it. threads 0 leaves the number to the library."""
+def start(name: str, library: str) -> Arm:
+    """Starts the process of an arm; nothing is loaded in it yet."""
     process = subprocess.Popen(
         [sys.executable, "-m", "grainline.tools.arms"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, **(environ or {})},
     )
-    arm = Arm(name, library, process)
-    arm.ask(do="load", library=library, model=model, threads=threads)
-    return arm
+    return Arm(name, library, process)
 
 
 @contextlib.contextmanager
 def arms(specifications: Sequence[tuple[str, str, str, int]]) -> Iterator[list[Arm]]:
-    """Starts (name, library, model, threads) for each and ends them all on the way out."""
+    """Starts and loads (name, library, model, threads) for each; ends them all on the way out. threads 0: its default."""
     running: list[Arm] = []
     try:
-        for specification in specifications:
-            running.append(start(*specification))
+        for name, library, model, threads in specifications:
+            running.append(start(name, library))
+            running[-1].ask(do="load", library=library, model=model, threads=threads)
         yield running
     finally:
         for arm in running:
             arm.process.send_signal(signal.SIGCONT)
             arm.process.kill()
-            arm.process.wait()
+            arm.process.communicate()
 
 
 def interleave(running: Sequence[Arm], rounds: int, seconds: float, report: Any = None) -> None:
