@@ -145,6 +145,6 @@ def test_an_arm_that_fails_says_why(tmp_path: Path) -> None:
 
 
 def test_ratios_are_taken_round_by_round() -> None:
-    make: Callable[[list[list[int]]], arms.Arm] = lambda turns: arms.Arm("x", "x", None, turns)  # type: ignore[arg-type] # noqa: E731
+    make: Callable[[list[list[int]]], arms.Arm] = lambda turns: arms.Arm("x", "x", None, turns)  # type: ignore[arg-type]
     slow, fast = make([[20, 22, 21], [200, 210, 220]]), make([[10, 10, 11], [100, 105, 110]])
     assert arms.ratio(slow, fast).median == pytest.approx(2.05)

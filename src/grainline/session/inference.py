@@ -55,21 +55,19 @@ class InferenceSession:
         """Computes the outputs named in `output_names` (None or empty: all), in that order."""
         if run_options is not None:
             return self._run_with_options(output_names, input_feed, run_options)
+        if output_names is not None:
+            return self._model.run_chosen(input_feed, output_names)
         try:
-            return self._execute(input_feed, output_names)
-        except (FeedError, TypeError) as refusal:
-            return self._model.run_again(refusal, input_feed, output_names)
+            return self._execute(input_feed, None)
+        except (FeedError, TypeError):
+            return self._model.run(input_feed)
 
     def _run_with_options(self, output_names: Any, input_feed: Any, run_options: RunOptions) -> list[np.ndarray]:
         if not isinstance(run_options, RunOptions):
             raise TypeError(f"run_options is a grainline.RunOptions, found {type(run_options).__name__}")
         if run_options.terminate:
             raise Cancelled("the run was not started: the terminate flag of its options is set")
-        cancel = run_options.cancel_word
-        try:
-            return self._execute(input_feed, output_names, cancel=cancel)
-        except (FeedError, TypeError) as refusal:
-            return self._model.run_again(refusal, input_feed, output_names, cancel=cancel)
+        return self._model.run_chosen(input_feed, output_names, cancel=run_options.cancel_word)
 
     def run_with_ort_values(
         self,

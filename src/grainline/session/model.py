@@ -15,6 +15,7 @@ import numpy as np
 
 from grainline.base.errors import FeedError, ModelError
 from grainline.base.knobs import Options
+from grainline.session.feeds import checked_outputs, normalised
 from grainline.session.options import NodeArg, onnx_type
 
 if TYPE_CHECKING:
@@ -46,19 +47,27 @@ class Model:
         Returns the arrays of `outputs` in that order, or of all outputs in the model's order. The arrays are the
         caller's. Raises FeedError when the feeds do not fit, KernelError when a node fails.
         """
+        if outputs is not None:
+            return self.run_chosen(feeds, outputs)
         try:
-            return self._execute(feeds, outputs)
+            return self._execute(feeds, None)
         except (FeedError, TypeError) as refusal:
-            return self.run_again(refusal, feeds, outputs)
+            return self._run_again(refusal, feeds, None)
 
-    def run_again(self, refusal: Exception, feeds: Any, outputs: Any, **extra: Any) -> list[np.ndarray]:
+    def run_chosen(self, feeds: Any, outputs: Any, **cancel: Any) -> list[np.ndarray]:
+        """A run with checked output names; `cancel` is the word that ends the run when it is set."""
+        names = checked_outputs(outputs, self.outputs)
+        try:
+            return self._execute(feeds, names, **cancel)
+        except (FeedError, TypeError) as refusal:
+            return self._run_again(refusal, feeds, names, **cancel)
+
+    def _run_again(self, refusal: Exception, feeds: Any, names: Any, **cancel: Any) -> list[np.ndarray]:
         """The second try of a refused run, with everything array-like made an array; raises the refusal otherwise."""
-        from grainline.session import feeds as feeding
-
-        better, names = feeding.normalised(feeds, self.inputs), feeding.checked_outputs(outputs, self.outputs)
-        if better is feeds and names is outputs:
+        better = normalised(feeds, self.inputs)
+        if better is feeds:
             raise refusal
-        return self._execute(better, names, **extra)
+        return self._execute(better, names, **cancel)
 
     def __call__(self, **feeds: Any) -> Any:
         """Runs with the inputs as keyword arguments.

@@ -78,7 +78,7 @@ def start(name: str, library: str) -> Arm:
 
 @contextlib.contextmanager
 def arms(specifications: Sequence[tuple[str, str, str, int]]) -> Iterator[list[Arm]]:
-    """Starts and loads (name, library, model, threads) for each; ends them all on the way out. threads 0: its default."""
+    """Starts and loads (name, library, model, threads) for each; ends them all on the way out. threads 0: default."""
     running: list[Arm] = []
     try:
         for name, library, model, threads in specifications:
