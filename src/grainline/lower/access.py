@@ -65,9 +65,7 @@ def aligned(place: Place, rank: int) -> Access:
     return Access(place, axes)
 
 
-def loops_of(
-    space: tuple[Extent, ...], accesses: list[Access], whole: set[int], pinned: set[int]
-) -> list[Loop]:
+def loops_of(space: tuple[Extent, ...], accesses: list[Access], whole: set[int], pinned: set[int]) -> list[Loop]:
     """Loops over `space` (axes in `whole` stay one loop, axes in `pinned` are neither split nor joined).
 
     Sets `strides` of every access. Raises Unaddressable when an access cannot be expressed.
@@ -113,9 +111,7 @@ def _collapse(loops: list[Loop], accesses: list[Access], fixed: set[int]) -> lis
     while position + 1 < len(loops):
         outer, inner = loops[position], loops[position + 1]
         joinable = outer.axis not in fixed and inner.axis not in fixed
-        if joinable and all(
-            a.strides[position] == a.strides[position + 1] * inner.extent for a in accesses
-        ):
+        if joinable and all(a.strides[position] == a.strides[position + 1] * inner.extent for a in accesses):
             loops[position : position + 2] = [Loop(inner.axis, outer.extent * inner.extent)]
             for access in accesses:
                 del access.strides[position]

@@ -27,6 +27,7 @@ Extent = int | Expr
 TILE_NAMES = {"where": "select"}
 REDUCTIONS = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 
+
 @dataclass(frozen=True)
 class Argument:
     """What the launch passes for one view of the program."""
@@ -151,9 +152,7 @@ class _KernelBuilder:
     def _view(self, access: Access, name: str) -> tuple[View, list[int]]:
         """The view: the access' own axes first, then the loops that move it."""
         if access.panels is not None:
-            view = self.program.view(
-                name, access.place.dtype, access.panels, layout="panels", panel=self.sources.panel
-            )
+            view = self.program.view(name, access.place.dtype, access.panels, layout="panels", panel=self.sources.panel)
             return view, []
         moving = [i for i, stride in enumerate(access.strides) if stride != 0]
         shape = [e for e, _ in access.inner] + [self.loops[i].extent for i in moving]
@@ -321,10 +320,7 @@ def _collect_gather_nd(kernel: _KernelBuilder, node: Node) -> None:
     access = Access(place, {})
     for position in range(len(indices), len(data.shape or ())):
         access.axes[kernel.rank - trailing + position - len(indices)] = place.layout.axes[position]
-    access.inner = [
-        ((data.shape or ())[k], _single_stride(access, place.layout.axes[k]))
-        for k in range(len(indices))
-    ]
+    access.inner = [((data.shape or ())[k], _single_stride(access, place.layout.axes[k])) for k in range(len(indices))]
     kernel._add(("gather", node.output.name), access)
     for value in indices:
         kernel.add_external(value, trailing)
@@ -334,9 +330,7 @@ def _emit_gather_nd(kernel: _KernelBuilder, node: Node) -> TileValue:
     data, *indices = node.inputs
     shape: Shape = data.shape or ()
     trailing = len(shape) - len(indices)
-    items = [
-        _wrapped(kernel, kernel.operand(v, trailing), shape[k]) for k, v in enumerate(indices)
-    ]
+    items = [_wrapped(kernel, kernel.operand(v, trailing), shape[k]) for k, v in enumerate(indices)]
     view, rest = kernel.index(kernel.accesses["gather", node.output.name], items)
     return kernel.program.load(view, rest, bounds="error")
 

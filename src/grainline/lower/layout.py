@@ -39,13 +39,8 @@ def dense(shape: tuple[int | Expr, ...], offset: int | Expr = 0) -> Layout:
     return strided(shape, row_major_strides(shape), offset)
 
 
-def strided(
-    shape: tuple[int | Expr, ...], strides: tuple[int | Expr, ...], offset: int | Expr = 0
-) -> Layout:
-    axes = tuple(
-        () if extent == 1 else ((extent, stride),)
-        for extent, stride in zip(shape, strides, strict=True)
-    )
+def strided(shape: tuple[int | Expr, ...], strides: tuple[int | Expr, ...], offset: int | Expr = 0) -> Layout:
+    axes = tuple(() if extent == 1 else ((extent, stride),) for extent, stride in zip(shape, strides, strict=True))
     return Layout(axes, offset)
 
 

@@ -96,9 +96,7 @@ class _Lowering:
     def _input(self, value: Value) -> None:
         default = self.graph.defaults.get(value.name)
         weight = None if default is None else self._weight(value, default)
-        slot = self.builder.input(
-            value.name, value.dtype, value.shape, default=weight, kind=value.kind
-        )
+        slot = self.builder.input(value.name, value.dtype, value.shape, default=weight, kind=value.kind)
         self.objects[value.name] = slot
         self.slot_shapes[slot] = value.shape
         if value.shape is not None and value.kind == "tensor":
@@ -107,15 +105,11 @@ class _Lowering:
     def _weight(self, value: Value, constant: Constant) -> Any:
         from grainline.execgraph.ir import Weight
 
-        return Weight(
-            value.name, value.dtype, _static(value), constant.identity, "dense", constant.load
-        )
+        return Weight(value.name, value.dtype, _static(value), constant.identity, "dense", constant.load)
 
     def _constant(self, value: Value) -> Place:
         constant = self.graph.constants[value.name]
-        slot = self.builder.weight(
-            value.name, value.dtype, _static(value), constant.load, identity=constant.identity
-        )
+        slot = self.builder.weight(value.name, value.dtype, _static(value), constant.load, identity=constant.identity)
         self.slot_shapes[slot] = value.shape
         return Place(slot, value.dtype, lay.dense(_static(value)))
 
@@ -228,9 +222,7 @@ class _Lowering:
         arguments = [ABSENT if v.name == "" else self._object(v) for v in node.inputs]
         results = [Result(v.dtype, v.shape, v.name) for v in node.outputs]
         name = node.attributes["op_type"]
-        slots = self.builder.host_call(
-            name, partial(_call_host, node), arguments, results, node.name or name
-        )
+        slots = self.builder.host_call(name, partial(_call_host, node), arguments, results, node.name or name)
         for value, slot in zip(node.outputs, slots, strict=True):
             self.objects[value.name] = slot
             if value.shape is not None and value.kind == "tensor" and value.dtype.kind not in "sc":
@@ -240,9 +232,7 @@ class _Lowering:
     def _extents(self, node: Node) -> None:
         place = self._target(node.output)
         assert place is not None
-        self.builder.extents_tensor(
-            place.slot, node.attributes["values"], place.layout.offset * 8, node.name
-        )
+        self.builder.extents_tensor(place.slot, node.attributes["values"], place.layout.offset * 8, node.name)
         assert node.output.dtype == I64
 
     def _concat(self, node: Node) -> None:
@@ -260,9 +250,7 @@ class _Lowering:
 
     def _concat_home(self, node: Node) -> Place:
         if node.output.name not in self.places:
-            place = self._target(node.output) or self._memory(
-                node.output, lay.dense(node.output.shape or ())
-            )
+            place = self._target(node.output) or self._memory(node.output, lay.dense(node.output.shape or ()))
             self.places[node.output.name] = place
         return self.places[node.output.name]
 
@@ -404,15 +392,11 @@ def _static(value: Value) -> tuple[int, ...]:
     return tuple(int(d) for d in value.shape or ())  # type: ignore[arg-type]
 
 
-def _view_layout(
-    node: Node, source: lay.Layout, shape: tuple[Extent, ...]
-) -> lay.Layout | None:
+def _view_layout(node: Node, source: lay.Layout, shape: tuple[Extent, ...]) -> lay.Layout | None:
     if node.op == "transpose":
         return lay.transpose(source, tuple(node.attributes["perm"]))
     if node.op == "expand":
         return lay.expand(source, shape)
     if node.op == "slice":
-        return lay.slice_(
-            source, tuple(node.attributes["starts"]), tuple(node.attributes["steps"]), shape
-        )
+        return lay.slice_(source, tuple(node.attributes["starts"]), tuple(node.attributes["steps"]), shape)
     return lay.reshape(source, shape)

@@ -18,6 +18,7 @@ fusion never changes or removes a graph output.
 from __future__ import annotations
 
 import heapq
+import itertools
 from dataclasses import dataclass, field
 
 from grainline.graph.ir import Graph, Node, Shape, Value
@@ -63,6 +64,7 @@ class _Partition:
         self.order = {id(node): i for i, node in enumerate(graph.nodes)}
         self.owner: dict[str, Group] = {}
         self.groups: dict[int, Group] = {}
+        self.ids = itertools.count()
 
     def build(self) -> tuple[Group, ...]:
         for node in self.graph.nodes:
@@ -86,7 +88,7 @@ class _Partition:
             space = node.inputs[0].shape or ()
             axis = node.attributes["axes"][0]
             kind = "row" if axis == len(space) - 1 else "column"
-        group = Group(len(self.groups), kind, space, axis=axis)
+        group = Group(next(self.ids), kind, space, axis=axis)
         self.groups[group.id] = group
         self._add(group, node)
         return group
