@@ -2,8 +2,9 @@
 
     i32 name(ptr args, i64 begin, i64 end, ptr scratch)
 
-computes the blocks begin..end-1. The whole loop nest is here: matrices of the batch, column ranges, strips of at most six
-rows. The rows of a matrix are spread evenly over its strips (8 rows are 4 + 4), because every strip streams all of B.
+computes the blocks begin..end-1. The whole loop nest is here: matrices of the batch, column ranges, strips of at most
+six rows. The rows of a matrix are spread evenly over its strips (8 rows are 4 + 4), because every strip streams all of
+B. Strips of one call travel in pairs: both read a chunk of B while it is in a near cache.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from grainline.base.dtypes import BOOL as _BOOL
 from grainline.codegen.emit import ModuleText, Reg
 from grainline.codegen.mma_epilogue import streams_of
 from grainline.codegen.mma_pack import pack_a_function, pack_b_function
+from grainline.codegen.mma_strip import rows_function
 from grainline.codegen.mma_text import KernelText, Writer
 from grainline.codegen.mma_tile import TileForm, edge_function, tile_function
 from grainline.plan.mma import (
@@ -39,43 +41,62 @@ class EmittedKernel:
     scratch_bytes: int | Expr
 
 
-@dataclass(frozen=True, slots=True)
-class _Matrix:
-    """One batch element: operand addresses, and where and how its B is read."""
-
-    coordinates: dict[Axis, str]
-    a: str
-    b: str
-
-
 def emit_product(plan: MmaPlan, symbol: str = "kernel") -> EmittedKernel:
     """The kernel of `plan`; equal plans give equal text."""
     product = plan.product
     kernel = KernelText(ModuleText(), product.program.views, {})
     left = linear_access(product.a)
     form = TileForm(product, plan.packs_a, product.epilogue_form == "strip", left.coefficient(product.m))
-    _Kernel(kernel.entry(symbol), plan, form, left).emit()
+    _Entry(kernel.entry(symbol), plan, left).emit()
+    _Strips(kernel, plan, form).emit()
     for rows in range(1, STRIP_ROWS + 1):
         tile_function(kernel, form, rows)
     if plan.packs_a:
         pack_a_function(kernel, form)
     if plan.packs_b:
         pack_b_function(kernel, form)
-    if not form.to_strip:
+    if form.to_strip:
+        rows_function(kernel, plan)
+    else:
         edge_function(kernel, form)
     return EmittedKernel(symbol, kernel.module.text, tuple(kernel.numbers), plan.scratch_bytes)
 
 
-class _Kernel:
-    """Emits the entry function: the nest of matrices, column ranges and strips."""
+def _address(w: Writer, view: View | None, access: LinearAccess, at: dict[Axis, str]) -> str:
+    """The address of the element at coordinates `at`, every other coordinate 0."""
+    assert view is not None
+    offset = w.extent(access.offset)
+    for axis, coefficient in access.coefficients.items():
+        if axis in at:
+            offset = w.add(offset, w.mul(w.extent(coefficient), at[axis]))
+    return w.at(w.view(view), offset)
 
-    def __init__(self, w: Writer, plan: MmaPlan, form: TileForm, left: LinearAccess) -> None:
+
+def _strip_count(w: Writer, product: Product) -> str:
+    m = w.extent(product.m.extent)
+    return w.larger(w.divide(w.add(m, str(STRIP_ROWS - 1)), str(STRIP_ROWS)), "1")
+
+
+@dataclass(frozen=True, slots=True)
+class _Right:
+    """How a strip reads B: `columns` of it at base with these strides; the `rest` up to n packed at `tail`."""
+
+    base: str
+    row_stride: str
+    panel_stride: str
+    columns: str
+    tail: str
+
+
+class _Entry:
+    """Emits the entry function: the matrices of the range, each with its B ready to be read by strips."""
+
+    def __init__(self, w: Writer, plan: MmaPlan, left: LinearAccess) -> None:
         self.w = w
         self.plan = plan
         self.product: Product = plan.product
-        self.form = form
         self.left = left
-        self.scratch = scratch_layout(plan.product, plan.packs_a, plan.packs_b)
+        self.scratch = scratch_layout(plan)
 
     def emit(self) -> None:
         w = self.w
@@ -84,15 +105,11 @@ class _Kernel:
 
     def _all(self) -> list[Reg]:
         w, product = self.w, self.product
-        m = w.extent(product.m.extent)
-        self.strips = w.larger(w.divide(w.add(m, str(STRIP_ROWS - 1)), str(STRIP_ROWS)), "1")
-        self.rows_each, self.longer = w.divide(m, self.strips), w.remainder(m, self.strips)
         self.n = w.extent(product.n.extent)
-        self.range_columns = str(self.plan.range_panels * PANEL) if self.plan.range_panels else self.n
-        per_matrix = self.strips
+        per_matrix = _strip_count(w, product)
         if self.plan.range_panels:
-            panels = w.add(self.n, str(self.plan.range_panels * PANEL - 1))
-            per_matrix = w.mul(self.strips, w.divide(panels, self.range_columns))
+            width = self.plan.range_panels * PANEL
+            per_matrix = w.mul(per_matrix, w.divide(w.add(self.n, str(width - 1)), str(width)))
         if self.plan.form == "batches":
             w.loop("%begin", "%end", 1, lambda matrix: self._matrix(matrix, "0", per_matrix))
             return []
@@ -111,43 +128,40 @@ class _Kernel:
         """The (range, strip) numbers low..high-1 of one batch element."""
         w, product = self.w, self.product
         at = self._coordinates(number)
-        a = self._address(product.a.view, self.left, at)
-        assert product.b.view is not None
+        a = _address(w, product.a.view, self.left, at)
+        right = self._right(at, low, high)
+        operands = [f"ptr {a}", f"ptr {right.base}", f"i64 {right.row_stride}", f"i64 {right.panel_stride}"]
+        operands += [f"i64 {right.columns}", f"ptr {right.tail}", f"i64 {low}", f"i64 {high}"]
+        operands += [f"i64 {at[axis]}" for axis in product.batch]
+        w.call_or_leave("strips", ["ptr %args", "ptr %scratch", *operands])
+
+    def _right(self, at: dict[Axis, str], low: str, high: str) -> _Right:
+        """Packs B where the plan asks for it."""
+        w, product = self.w, self.product
+        k = w.extent(product.k.extent)
+        panel = w.mul(k, str(PANEL))
         if product.b_form == "panels":
-            b = w.view(product.b.view)
-            self._strips(_Matrix(at, a, b), low, high, self._packed(b))
-            return
-        right = linear_access(product.b)
-        b = self._address(product.b.view, right, at)
+            assert product.b.view is not None
+            base = w.view(product.b.view)
+            return _Right(base, str(PANEL), panel, self.n, base)
+        access = linear_access(product.b)
+        b = _address(w, product.b.view, access, at)
         packed = w.at("%scratch", w.extent(self.scratch.packed_b))
-        matrix = _Matrix(at, a, b)
+        first, whole = "0", w.round_down(self.n, PANEL)
+        if product.b_form == "rows":
+            # Few strips read whole panels where they lie; the ragged one is packed, so that its loads stay inside.
+            few = w.less(w.sub(high, low), str(DIRECT_B_STRIPS + 1))
+            first = w.choose(few, w.binary("lshr", whole, "4"), "0")
+        w.function.do(f"call void @pack_b(ptr %args, ptr {b}, ptr {packed}, i64 {first})")
         if product.b_form != "rows":
-            self._pack_b(b, packed, "0")
-            self._strips(matrix, low, high, self._packed(packed))
-            return
-        row, whole = w.extent(right.coefficient(product.k)), w.binary("and", self.n, f"-{PANEL}")
-
-        def shared() -> None:
-            self._pack_b(b, packed, "0")
-            self._strips(matrix, low, high, self._packed(packed))
-
-        def direct() -> None:
-            # Whole panels are read where they lie; the ragged one is packed, so that its loads stay inside.
-            self._pack_b(b, packed, w.binary("lshr", whole, "4"))
-            tail = w.at(packed, w.mul(w.extent(product.k.extent), whole))
-            tail_columns = w.sub(self.n, whole)
-            parts = [(b, row, str(PANEL), "0", whole), (tail, str(PANEL), "0", whole, tail_columns)]
-            self._strips(matrix, low, high, parts)
-
-        w.either(w.less(w.sub(high, low), str(DIRECT_B_STRIPS + 1)), direct, shared)
-
-    def _packed(self, b: str) -> list[tuple[str, str, str, str, str]]:
-        """All columns from one packed B: (base, row stride, panel stride, first column, columns)."""
-        k = self.w.extent(self.product.k.extent)
-        return [(b, str(PANEL), self.w.mul(k, str(PANEL)), "0", self.n)]
-
-    def _pack_b(self, b: str, packed: str, first: str) -> None:
-        self.w.function.do(f"call void @pack_b(ptr %args, ptr {b}, ptr {packed}, i64 {first})")
+            return _Right(packed, str(PANEL), panel, self.n, packed)
+        return _Right(
+            w.choose(few, b, packed, "ptr"),
+            w.choose(few, w.extent(access.coefficient(product.k)), str(PANEL)),
+            w.choose(few, str(PANEL), panel),
+            w.choose(few, whole, self.n),
+            w.at(packed, w.mul(k, whole)),
+        )
 
     def _coordinates(self, number: str) -> dict[Axis, str]:
         """Coordinates of the batch axes: `number` in mixed radix, the last axis fastest."""
@@ -161,68 +175,132 @@ class _Kernel:
             at[self.product.batch[0]] = rest
         return at
 
-    def _address(self, view: View | None, access: LinearAccess, at: dict[Axis, str]) -> str:
-        """The address of the element at coordinates `at`, every other coordinate 0."""
+
+class _Strips:
+    """Emits `i32 @strips(args, scratch, a, b, brow, bpanel, columns, tail, low, high, batch coordinates...)`."""
+
+    def __init__(self, kernel: KernelText, plan: MmaPlan, form: TileForm) -> None:
+        self.plan = plan
+        self.form = form
+        self.product = plan.product
+        self.scratch = scratch_layout(plan)
+        pointers = ("scratch", "a", "b", "tail")
+        names = ("scratch", "a", "b", "brow", "bpanel", "columns", "tail", "low", "high")
+        parameters = [("ptr" if name in pointers else "i64", name) for name in names]
+        parameters += [("i64", f"x{i}") for i in range(len(plan.product.batch))]
+        self.w = kernel.internal("strips", parameters, "i32")
+        self.batch = {axis: f"%x{i}" for i, axis in enumerate(plan.product.batch)}
+
+    def emit(self) -> None:
         w = self.w
-        assert view is not None
-        offset = w.extent(access.offset)
-        for axis, coefficient in access.coefficients.items():
-            if axis in at:
-                offset = w.add(offset, w.mul(w.extent(coefficient), at[axis]))
-        return w.at(w.view(view), offset)
+        self.strips = _strip_count(w, self.product)
+        m = w.extent(self.product.m.extent)
+        self.rows_each, self.longer = w.divide(m, self.strips), w.remainder(m, self.strips)
+        if self.plan.range_panels:
+            w.loop("%low", "%high", 1, self._range_strip)
+        else:
+            w.loop("%low", "%high", self.plan.strips_together, self._group)
+        w.function.do("ret i32 0")
 
-    def _strips(self, matrix: _Matrix, low: str, high: str, parts: list[tuple[str, str, str, str, str]]) -> None:
+    def _group(self, first: str) -> None:
+        """Strips first, first + 1, ... that share the chunks of B."""
+        w, together = self.w, self.plan.strips_together
+        after = w.smaller(w.add(first, str(together)), "%high")
+        step = str(self.plan.chunk_panels * PANEL)
+
+        def each(body: object) -> None:
+            w.loop(first, after, 1, body)  # type: ignore[arg-type]
+
+        if self.plan.packs_a:
+            each(lambda strip: self._pack_a(strip, w.sub(strip, first)))
+
+        def chunk(column: str) -> None:
+            width = w.smaller(w.sub("%columns", column), step)
+            panel = w.mul(w.binary("lshr", column, "4"), "%bpanel")
+            b = w.at("%b", panel)
+            each(lambda strip: self._multiply(strip, w.sub(strip, first), (b, "%brow", "%bpanel"), column, width))
+
+        if self.plan.chunk_panels:
+            w.loop("0", "%columns", int(step), chunk)
+        else:
+            each(
+                lambda strip: self._multiply(
+                    strip, w.sub(strip, first), ("%b", "%brow", "%bpanel"), "0", "%columns"
+                )
+            )
+        if self.product.b_form == "rows":
+            rest = w.sub(w.extent(self.product.n.extent), "%columns")
+            tail = ("%tail", str(PANEL), "0")
+            each(lambda strip: self._multiply(strip, w.sub(strip, first), tail, "%columns", rest))
+        if self.form.to_strip:
+            each(lambda strip: self._finish_rows(strip, w.sub(strip, first)))
+
+    def _range_strip(self, number: str) -> None:
+        """One strip of one column range."""
         w = self.w
+        width = str(self.plan.range_panels * PANEL)
+        strip, column = w.remainder(number, self.strips), w.mul(w.divide(number, self.strips), width)
+        if self.plan.packs_a:
+            self._pack_a(strip, "0")
+        b = w.at("%b", w.mul(w.extent(self.product.k.extent), column))
+        columns = w.smaller(w.sub("%columns", column), width)
+        self._multiply(strip, "0", (b, "%brow", "%bpanel"), column, columns)
 
-        def strip(number: str) -> None:
-            column, columns = "0", None
-            if self.plan.range_panels:
-                column = w.mul(w.divide(number, self.strips), self.range_columns)
-                columns = w.smaller(w.sub(self.n, column), self.range_columns)
-                number = w.remainder(number, self.strips)
-            first = w.add(w.mul(number, self.rows_each), w.smaller(number, self.longer))
-            more = w.function.raw(f"icmp slt i64 {number}, {self.longer}")
-            rows = w.add(self.rows_each, w.function.raw(f"zext i1 {more} to i64"))
-            a = w.at(matrix.a, w.mul(w.extent(self.form.a_row_stride), first))
-            if self.plan.packs_a:
-                a = self._pack_a(a, rows)
-            pointers = self._streams(matrix, first)
-            for base, row, panel, start, count in parts:
-                width = columns if columns is not None else count
-                offset = w.add(start, column)
-                b = w.at(base, w.mul(w.extent(self.product.k.extent), column)) if columns is not None else base
-                self._dispatch(rows, (a, b, row, panel, width), [w.at(p, o) for p, o in _shift(pointers, offset)])
-
-        w.loop(low, high, 1, strip)
-
-    def _pack_a(self, a: str, rows: str) -> str:
-        """The packed strip; a single row is read in place."""
+    def _rows_of(self, strip: str) -> tuple[str, str]:
+        """(first row, rows) of a strip: the first `longer` strips have one row more."""
         w = self.w
-        target = w.at("%scratch", w.extent(self.scratch.packed_a))
+        first = w.add(w.mul(strip, self.rows_each), w.smaller(strip, self.longer))
+        more = w.function.raw(f"icmp slt i64 {strip}, {self.longer}")
+        return first, w.add(self.rows_each, w.function.raw(f"zext i1 {more} to i64"))
+
+    def _a_in_place(self, first: str) -> str:
+        return self.w.at("%a", self.w.mul(self.w.extent(self.form.a_row_stride), first))
+
+    def _a_slot(self, slot: str) -> str:
+        w = self.w
+        start = w.at("%scratch", w.extent(self.scratch.packed_a))
+        return w.at(start, w.mul(w.extent(self.scratch.packed_a_size), slot))
+
+    def _pack_a(self, strip: str, slot: str) -> None:
+        """Packs the rows of a strip; a single row is read in place."""
+        w = self.w
+        first, rows = self._rows_of(strip)
 
         def pack() -> list[Reg]:
-            w.function.do(f"call void @pack_a(ptr %args, ptr {a}, ptr {target}, i64 {rows})")
+            operands = f"ptr {self._a_in_place(first)}, ptr {self._a_slot(slot)}, i64 {rows}"
+            w.function.do(f"call void @pack_a(ptr %args, {operands})")
             return []
 
-        several = Reg(w.less("1", rows), _BOOL)
-        w.function.when(several, [], pack)
-        return w.function.raw(f"select i1 {several.text}, ptr {target}, ptr {a}")
+        w.function.when(Reg(w.less("1", rows), _BOOL), [], pack)
 
-    def _streams(self, matrix: _Matrix, first_row: str) -> list[tuple[str, bool]]:
-        """Per pointer of the tile function: its address at the strip's first row, and whether it moves with the column."""
+    def _multiply(self, strip: str, slot: str, b: tuple[str, str, str], column: str, columns: str) -> None:
+        """Calls the tile function of the strip's row count for `columns` columns from `column` on."""
+        w = self.w
+        first, rows = self._rows_of(strip)
+        a = self._a_in_place(first)
+        if self.plan.packs_a:
+            a = w.choose(w.less("1", rows), self._a_slot(slot), a, "ptr")
+        ldc = w.extent(self.scratch.strip_row) if self.form.to_strip else "0"
+        arguments = f"ptr %args, ptr {a}, ptr {b[0]}, i64 {b[1]}, i64 {b[2]}, i64 {columns}, i64 {ldc}"
+        arguments += "".join(f", ptr {p}" for p in self._outputs(first, slot, column))
+        self._switch(rows, arguments)
+
+    def _outputs(self, first_row: str, slot: str, column: str) -> list[str]:
+        """The pointers of the tile function at the strip's first row and `column`."""
         w = self.w
         if self.form.to_strip:
-            return [(w.at("%scratch", w.extent(self.scratch.strip)), True)]
-        at = {**matrix.coordinates, self.product.m: first_row}
-        return [(self._address(s.operation.view, s.access, at), s.spans_columns) for s in streams_of(self.product)]
+            return [w.at(self._strip_slot(slot), column)]
+        at = {**self.batch, self.product.m: first_row}
+        starts = [(s, _address(w, s.operation.view, s.access, at)) for s in streams_of(self.product)]
+        return [w.at(start, column) if s.spans_columns else start for s, start in starts]
 
-    def _dispatch(self, rows: str, operands: tuple[str, str, str, str, str], pointers: list[str]) -> None:
-        """Calls the tile function of the run-time row count."""
+    def _strip_slot(self, slot: str) -> str:
+        w = self.w
+        start = w.at("%scratch", w.extent(self.scratch.strip))
+        return w.at(start, w.mul(w.mul(w.extent(self.scratch.strip_row), str(STRIP_ROWS)), slot))
+
+    def _switch(self, rows: str, arguments: str) -> None:
         f = self.w.function
-        a, b, row, panel, columns = operands
-        ldc = self.w.extent(self.scratch.strip_row) if self.form.to_strip else "0"
-        arguments = f"ptr %args, ptr {a}, ptr {b}, i64 {row}, i64 {panel}, i64 {columns}, i64 {ldc}"
-        arguments += "".join(f", ptr {p}" for p in pointers)
         labels = [f.fresh("rows") for _ in range(STRIP_ROWS)]
         done = f.fresh("strip_done")
         cases = " ".join(f"i64 {r + 1}, label %{label}" for r, label in enumerate(labels))
@@ -233,6 +311,10 @@ class _Kernel:
             f.jump(done)
         f.block(done)
 
-
-def _shift(pointers: list[tuple[str, bool]], column: str) -> list[tuple[str, str]]:
-    return [(pointer, column if moves else "0") for pointer, moves in pointers]
+    def _finish_rows(self, strip: str, slot: str) -> None:
+        """Runs the row-wise epilogue over the finished rows of a strip."""
+        w = self.w
+        first, rows = self._rows_of(strip)
+        operands = [f"ptr {self._strip_slot(slot)}", f"i64 {first}", f"i64 {rows}"]
+        operands += [f"i64 {name}" for name in self.batch.values()]
+        w.call_or_leave("rows", ["ptr %args", "ptr %scratch", *operands])

@@ -27,6 +27,10 @@ class SharedArguments(Arguments):
         super().__init__(f, views)
         self._numbers = numbers
 
+    def bind(self, view: View, pointer: str) -> None:
+        """Makes `pointer` the base of a view that is no launch argument."""
+        self._pointers[view.name] = pointer
+
     def extent(self, value: int | Expr) -> Reg:
         if isinstance(value, int):
             return i64(value)
@@ -49,9 +53,10 @@ class KernelText:
         parameters = [("ptr", "args"), ("i64", "begin"), ("i64", "end"), ("ptr", "scratch")]
         return Writer(self, self.module.function(symbol, "i32", parameters, "nounwind"))
 
-    def internal(self, name: str, parameters: Sequence[tuple[str, str]]) -> Writer:
-        """A new internal function `void @name(ptr %args, parameters...)`."""
-        return Writer(self, self.module.function(name, "void", [("ptr", "args"), *parameters], "nounwind", "internal"))
+    def internal(self, name: str, parameters: Sequence[tuple[str, str]], returns: str = "void") -> Writer:
+        """A new internal function `returns @name(ptr %args, parameters...)`."""
+        function = self.module.function(name, returns, [("ptr", "args"), *parameters], "nounwind", "internal")
+        return Writer(self, function)
 
 
 class Writer:
@@ -133,6 +138,19 @@ class Writer:
         self.function.do(f"call void @llvm.prefetch.p0(ptr {address}, i32 {int(for_write)}, i32 3, i32 1)")
 
     # ---- control ----
+
+    def choose(self, condition: str, yes: str, no: str, kind: str = "i64") -> str:
+        return self.function.raw(f"select i1 {condition}, {kind} {yes}, {kind} {no}")
+
+    def call_or_leave(self, name: str, operands: Sequence[str]) -> None:
+        """Calls an i32 function; a result other than 0 ends this one with it."""
+        f = self.function
+        code = f.raw(f"call i32 @{name}({', '.join(operands)})")
+        failed, fine = f.fresh("failed"), f.fresh("fine")
+        f.do(f"br i1 {f.raw(f'icmp eq i32 {code}, 0')}, label %{fine}, label %{failed}")
+        f.block(failed)
+        f.do(f"ret i32 {code}")
+        f.block(fine)
 
     def loop(self, start: str, stop: str, step: int, body: Callable[[str], None]) -> None:
         """for (i = start; i < stop; i += step) body(i)."""

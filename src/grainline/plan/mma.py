@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 from grainline.base.dims import Expr, ceil_div
 from grainline.base.dtypes import F32
+from grainline.plan.row_schedule import schedule_rows
 from grainline.tile.access import linear_access
-from grainline.tile.ir import Affine, Axis, Operation, Tile, TileProgram
+from grainline.tile.ir import Affine, Axis, Operation, Tile, TileProgram, View
 
 Extent = "int | Expr"
 
@@ -190,6 +191,9 @@ STRIP_PS = 60_000
 UNPACKED_A_COLUMNS = 64
 # A strided B of rows is read in place by up to this many strips of one call; more of them share one packed copy.
 DIRECT_B_STRIPS = 2
+# Strips that share a chunk of B while it is in a near cache, and the chunk's width.
+STRIPS_TOGETHER = 1
+CHUNK_PANELS = 0
 # Column ranges are whole groups of the widest tile group (6 panels).
 RANGE_STEP_PANELS = 6
 RANGES_WANTED = 8
@@ -200,7 +204,8 @@ class MmaPlan:
     """One realisation of a product. `blocks`, `cost_ps` (all blocks, one core) and `scratch_bytes` (per home) are extents.
 
     form: "strips" (block = strip), "columns" (block = strip x `range_panels` panels), "batches" (block = all strips of
-    one batch element, so that a B packed in scratch is packed once).
+    one batch element, so that a B packed in scratch is packed once). `strips_together` strips read a chunk of
+    `chunk_panels` panels of B one after the other (0: all panels).
     """
 
     product: Product
@@ -208,32 +213,69 @@ class MmaPlan:
     packs_a: bool
     packs_b: bool
     range_panels: int
+    strips_together: int
+    chunk_panels: int
     blocks: int | Expr
     cost_ps: int | Expr
-    scratch_bytes: int | Expr
+
+    @property
+    def scratch_bytes(self) -> int | Expr:
+        return scratch_layout(self).total * 4
 
 
 @dataclass(frozen=True, slots=True)
 class ScratchLayout:
-    """Offsets in floats of the packed strip of A, the packed B and the strip of results; each 64-byte aligned."""
+    """Offsets and sizes in floats; every part is 64-byte aligned.
+
+    packed_a: `strips_together` packed strips of A, `packed_a_size` each. packed_b: the panels of B. strip: finished rows,
+    `strip_row` apart, STRIP_ROWS per strip. spills: what the row-wise epilogue keeps between its passes.
+    """
 
     packed_a: int | Expr
+    packed_a_size: int | Expr
     packed_b: int | Expr
     strip: int | Expr
     strip_row: int | Expr
+    spills: int | Expr
     total: int | Expr
 
 
-def scratch_layout(product: Product, packs_a: bool, packs_b: bool) -> ScratchLayout:
+def scratch_layout(plan: MmaPlan) -> ScratchLayout:
+    product = plan.product
     n, k = product.n.extent, product.k.extent
     padded = ceil_div(n, PANEL) * PANEL
     # Packing A stores whole vectors: up to 2 floats after the panel.
-    after_a = _align16(k * STRIP_ROWS + 2) if packs_a else 0
-    after_b = after_a + (padded * k if packs_b else 0)
+    a_size = _align16(k * STRIP_ROWS + 2) if plan.packs_a else 0
+    after_a = a_size * plan.strips_together
+    after_b = after_a + (padded * k if plan.packs_b else 0)
     # One line more than the columns, so that the rows of a strip do not fall on the same cache sets.
     row = padded + PANEL
-    total = after_b + (row * STRIP_ROWS if product.epilogue_form == "strip" else 0)
-    return ScratchLayout(0, after_a, after_b, row, total)
+    is_strip = product.epilogue_form == "strip"
+    after_strip = after_b + (row * (STRIP_ROWS * plan.strips_together) if is_strip else 0)
+    return ScratchLayout(0, a_size, after_a, after_b, row, after_strip, after_strip + _spill_floats(product))
+
+
+def _spill_floats(product: Product) -> int | Expr:
+    """What the passes of the row-wise epilogue keep: one 8-byte slot per column and value, in whole 64 columns."""
+    if product.epilogue_form != "strip":
+        return 0
+    program, _, _ = epilogue_program(product)
+    return ceil_div(product.n.extent, 64) * (64 * 2 * schedule_rows(program, product.n).scratch_slots)
+
+
+def epilogue_program(product: Product, strip_row: int | Expr = 0) -> tuple[TileProgram, View, Axis]:
+    """The program of one row after its product: (program, view of the strip, axis of rows in the strip).
+
+    The product is a load from the strip, whose rows are `strip_row` apart; everything else stays as it was.
+    """
+    row = Axis("strip_row", STRIP_ROWS)
+    strip = View("finished strip", F32, (STRIP_ROWS, product.n.extent), (strip_row, 1))
+    index = (Affine(((row, 1),)), Affine(((product.n, 1),)))
+    load = Operation("load", (), product.mma.result, view=strip, index=index, attributes={"bounds": "assume"})
+    dropped = (product.a, product.b)
+    body = tuple(load if o is product.mma else o for o in product.program.body if o not in dropped)
+    roots = (*product.batch, product.m, row)
+    return TileProgram(product.program.name, (*product.program.views, strip), roots, body), strip, row
 
 
 def _align16(extent: int | Expr) -> int | Expr:
@@ -273,8 +315,9 @@ def _plan(product: Product, form: str) -> MmaPlan:
     strips = ceil_div(product.m.extent, STRIP_ROWS)
     ranges = ceil_div(n, width * PANEL) if width else 1
     blocks = matrices if form == "batches" else matrices * strips * ranges
-    scratch = scratch_layout(product, packs_a, packs_b).total * 4
-    return MmaPlan(product, form, packs_a, packs_b, width, blocks, _cost_ps(product, form, blocks, ranges), scratch)
+    together, chunk = (1, 0) if width else (STRIPS_TOGETHER, CHUNK_PANELS)
+    cost = _cost_ps(product, form, blocks, ranges)
+    return MmaPlan(product, form, packs_a, packs_b, width, together, chunk, blocks, cost)
 
 
 def batch_count(product: Product) -> int | Expr:
