@@ -30,7 +30,9 @@ def verify(program: TileProgram) -> None:
             fault = rule(program, operation)
             if fault:
                 shown = operation.result if operation.result is not None else operation.op
-                raise TileError(f"tile program {program.name!r}, operation {position} ({shown} {operation.op}): {fault}")
+                raise TileError(
+                    f"tile program {program.name!r}, operation {position} ({shown} {operation.op}): {fault}"
+                )
 
 
 def views_have_matching_ranks(program: TileProgram) -> str | None:

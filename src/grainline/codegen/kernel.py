@@ -1,0 +1,115 @@
+"""A plan becomes the LLVM text of one tile kernel: `i32 k(ptr args, i64 begin, i64 end, ptr scratch)`.
+
+`args` points to 64-bit words: one pointer per view in the program's order, then the values of `words`. [begin, end) are
+blocks of the plan. The result is 0 or a fault code: 1 index out of bounds, 2 integer division by zero.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from grainline.base.dims import Expr, ceil_div, product
+from grainline.base.dtypes import I64
+from grainline.codegen.emit import FunctionText, ModuleText, Reg, i64
+from grainline.codegen.evaluate import Evaluator
+from grainline.codegen.programs import for_each
+from grainline.codegen.rows import RowBody
+from grainline.codegen.whole import WholeBody, block_bounds, packets
+from grainline.codegen.words import Arguments
+from grainline.plan.row_schedule import schedule_rows
+from grainline.plan.target import Target
+from grainline.plan.types import LOCAL, MMA, WHOLE, Plan
+
+EMITTER_VERSION = 1
+FAULT_NAMES = {1: "INDEX_OUT_OF_BOUNDS", 2: "INTEGER_DIVISION_BY_ZERO"}
+PARAMETERS = [("ptr noalias nocapture readonly", "args"), ("i64", "begin"), ("i64", "end"), ("ptr", "scratch")]
+PLACEHOLDER = "grainline_kernel"
+
+
+@dataclass(frozen=True, slots=True)
+class EmittedKernel:
+    """Text of one kernel. `symbol` is a hash of the text, so equal kernels have equal symbols."""
+
+    symbol: str
+    text: str
+    words: tuple[Expr, ...]
+    target: Target
+    facts: Mapping[str, object] = field(default_factory=dict)
+
+
+def emit(plan: Plan) -> EmittedKernel:
+    """The kernel of a plan. Equal programs and plans give equal text."""
+    if plan.mapping.kind == MMA:
+        from grainline.codegen.mma import emit_mma
+
+        return emit_mma(plan)
+    module = ModuleText()
+    f = module.function(PLACEHOLDER, "i32", PARAMETERS, "nounwind")
+    arguments = Arguments(f, plan.program.views)
+    evaluator = Evaluator(f, plan.program, arguments)
+    if plan.mapping.kind == LOCAL:
+        _emit_local(plan, f, evaluator)
+    else:
+        assert plan.mapping.kind == WHOLE
+        _emit_whole(plan, f, evaluator)
+    f.do("ret i32 0")
+    return finished(module.text, arguments.words, plan)
+
+
+def finished(text: str, words: tuple[Expr, ...], plan: Plan) -> EmittedKernel:
+    """Names the kernel by its text and collects the facts that people ask for."""
+    symbol = "grainline_" + hashlib.sha256(text.encode()).hexdigest()[:20]
+    facts = {"name": plan.program.name, "mapping": str(plan.mapping), "lines": text.count("\n")}
+    return EmittedKernel(symbol, text.replace(PLACEHOLDER, symbol), words, plan.target, facts)
+
+
+def _emit_local(plan: Plan, f: FunctionText, ev: Evaluator) -> None:
+    mapping = plan.mapping
+    assert mapping.lane_axis is not None
+    schedule = schedule_rows(plan.program, mapping.lane_axis)
+    body = RowBody(ev, schedule, mapping.width, mapping.unroll, "%scratch")
+    body.prepare()
+    roots = plan.program.roots
+    extents = [ev.arguments.extent(axis.extent) for axis in roots]
+    count = ev.arguments.extent(product(axis.extent for axis in roots))
+    first = f.mul(Reg("%begin", I64), plan.block)
+    last = f.minimum(f.mul(Reg("%end", I64), plan.block), count)
+
+    def one(digits: list[Reg]) -> None:
+        ev.enter(dict(zip(roots, digits, strict=True)))
+        body.emit()
+        ev.leave()
+
+    for_each(f, first, last, extents, one)
+
+
+def _emit_whole(plan: Plan, f: FunctionText, ev: Evaluator) -> None:
+    mapping, lane_axis = plan.mapping, plan.mapping.lane_axis
+    body = WholeBody(ev)
+    first, last = Reg("%begin", I64), Reg("%end", I64)
+    if lane_axis is None:
+        for_each(f, first, last, [], lambda _digits: body.packet())
+        return
+    outer = [axis for axis in plan.program.roots if axis is not lane_axis]
+    extents = [ev.arguments.extent(axis.extent) for axis in outer]
+    extents.append(ev.arguments.extent(ceil_div(lane_axis.extent, plan.block)))
+    extent = ev.arguments.extent(lane_axis.extent)
+
+    def one(digits: list[Reg]) -> None:
+        ev.enter(dict(zip(outer, digits[:-1], strict=True)))
+        ev.lane_axis = lane_axis
+        low, high = _bounds(f, plan, digits[-1], extent)
+        ev.hoist([o for o in plan.program.body if o.op in ("store", "reduce")], lane_axis)
+        packets(ev, body, low, high, mapping.width, mapping.unroll, lane_axis)
+        ev.leave()
+
+    for_each(f, first, last, extents, one)
+
+
+def _bounds(f: FunctionText, plan: Plan, number: Reg, extent: Reg) -> tuple[Reg, Reg]:
+    """The lane range of an inner block; a static extent within one block is constant."""
+    if not extent.text.startswith("%") and int(extent.text) <= plan.block:
+        return i64(0), extent
+    return block_bounds(f, number, plan.block, extent)

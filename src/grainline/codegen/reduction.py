@@ -1,0 +1,65 @@
+"""Accumulators of reductions. Lanes start from a value that leaves every operand unchanged bit for bit
+(-0.0 for sums: -0.0 + x is x for every x), so no element is invented; the merge order is fixed by the lane count."""
+
+from __future__ import annotations
+
+from grainline.base.dtypes import BF16, BOOL, F16, F32, DType
+from grainline.codegen.elementwise import LOGIC_OPCODES, cast, rounded
+from grainline.codegen.emit import FunctionText, Reg, constant, suffix
+from grainline.tile.build import neutral_element
+from grainline.tile.ir import Operation
+
+
+def accumulator_dtype(operation: Operation) -> DType:
+    """f16 and bf16 accumulate in f32."""
+    dtype = operation.operands[0].dtype
+    return F32 if dtype in (F16, BF16) else dtype
+
+
+def start(operation: Operation, lanes: int) -> Reg:
+    kind, dtype = operation.attributes["kind"], accumulator_dtype(operation)
+    if kind == "add" and dtype.is_float:
+        return constant(-0.0, dtype, lanes)
+    return constant(neutral_element(kind, dtype), dtype, lanes)
+
+
+def combine(f: FunctionText, kind: str, a: Reg, b: Reg) -> Reg:
+    """One step of a reduction. NaN passes through min and max from either side."""
+    dtype = a.dtype
+    if dtype == BOOL:
+        return f.binary(LOGIC_OPCODES[kind], a, b)
+    if dtype.is_float:
+        if kind in ("add", "mul"):
+            return f.binary("f" + kind, a, b)
+        name = f"llvm.{kind}imum.{suffix(dtype, a.lanes)}"
+        f.module.declare(f"{a.type} @{name}({a.type}, {a.type})")
+        return f.reg(f"call nsz {a.type} @{name}({a.typed}, {b.typed})", dtype, a.lanes)
+    if kind in ("add", "mul"):
+        return f.binary(kind, a, b)
+    return f.intrinsic(("u" if dtype.kind == "u" else "s") + kind, a, b)
+
+
+def contribution(f: FunctionText, operation: Operation, value: Reg) -> Reg:
+    return cast(f, value, accumulator_dtype(operation))
+
+
+def fold_lanes(f: FunctionText, kind: str, a: Reg, lanes: int) -> Reg:
+    """Merges the upper half into the lower until `lanes` are left (0: a scalar)."""
+    while a.lanes > max(lanes, 1):
+        half = a.lanes // 2
+        a = combine(f, kind, f.shuffle(a, range(half)), f.shuffle(a, range(half, 2 * half)))
+    return f.extract(a, 0) if lanes == 0 and a.lanes else a
+
+
+def finish(f: FunctionText, operation: Operation, total: Reg, count: Reg) -> Reg:
+    """The result: init enters once when asked for, and is the value of an empty axis."""
+    dtype = operation.operands[0].dtype
+    kind, use_init = operation.attributes["kind"], operation.attributes["use_init"]
+    init = constant(operation.attributes["init"], total.dtype, total.lanes)
+    result = combine(f, kind, init, total) if use_init else total
+    if count.text.startswith("%"):
+        empty = f.compare("icmp eq", count, Reg("0", count.dtype))
+        result = f.select(f.splat(empty, total.lanes), init, result)
+    elif count.text == "0":
+        result = init
+    return rounded(f, cast(f, result, dtype))

@@ -1,0 +1,165 @@
+"""The packet-local mapping: one packet runs one program, lanes along the one tile axis n.
+
+A program is a sequence of passes over n (see `plan.row_schedule`). A pass is a main loop over W * unroll elements, a
+loop over W, and one masked packet for the rest, all with the same arithmetic per element. Partial sums: element i of
+the main loop belongs to lane i mod (W * unroll); the lanes merge in halves to W, take the remaining packets, and merge
+in halves to one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from grainline.base.dtypes import I64
+from grainline.codegen import memory, reduction
+from grainline.codegen.emit import FunctionText, Reg, i64
+from grainline.codegen.evaluate import Evaluator
+from grainline.plan.row_schedule import RowPass, RowSchedule, Spill
+from grainline.tile.ir import Axis, Operation
+
+SLOT_ALIGNMENT = 64
+
+
+class RowBody:
+    """Emits the passes of one program into the current block; root coordinates must be bound in the evaluator.
+
+    `ends` of the axis (main stop, full stop, tail mask) are computed by `prepare`, once per kernel.
+    """
+
+    def __init__(self, evaluator: Evaluator, schedule: RowSchedule, width: int, unroll: int, scratch: str) -> None:
+        self.ev = evaluator
+        self.f: FunctionText = evaluator.f
+        self.schedule = schedule
+        self.width = width
+        self.lanes = width * unroll
+        self.scratch = scratch
+        self.spilled = {spill.tile.id: spill for spill in schedule.spills}
+        self.written: set[int] = set()
+
+    def prepare(self) -> None:
+        """Computes what depends on n only; call before the loop over programs."""
+        f, axis = self.f, self.schedule.axis
+        self.count = self.ev.arguments.extent(axis.extent)
+        self.main_stop = self._floor(self.count, self.lanes)
+        self.full_stop = self._floor(self.count, self.width)
+        self.rest = f.sub(self.count, self.full_stop)
+        self.has_tail = self.rest.text != "0"
+        self.tail_mask = f.mask_below(self.rest, self.width) if self.has_tail else None
+        padded = f.mul(self._floor(f.add(self.count, SLOT_ALIGNMENT - 1), SLOT_ALIGNMENT), 1)
+        self.slot_elements = padded
+
+    def emit(self) -> None:
+        """All passes, then the scalar stores. Opens its own scope for the program's values."""
+        self.ev.lane_axis = self.schedule.axis
+        self.written = set()
+        for row_pass in self.schedule.passes:
+            self._pass(row_pass)
+            self.written.update(spill.tile.id for spill in row_pass.spills)
+        for store in self.schedule.scalar_stores:
+            self.ev.store(store)
+
+    def _floor(self, value: Reg, multiple: int) -> Reg:
+        if not value.text.startswith("%"):
+            return i64(int(value.text) // multiple * multiple)
+        return self.f.binary("and", value, i64(-multiple))
+
+    def _pass(self, row_pass: RowPass) -> None:
+        effects = (*row_pass.reductions, *row_pass.stores)
+        if not effects and not row_pass.spills:
+            return
+        f = self.f
+        self.ev.hoist((*effects, *self._spill_roots(row_pass)), self.schedule.axis)
+        wide = [reduction.start(o, self.lanes) for o in row_pass.reductions]
+        wide = f.loop(i64(0), self.main_stop, self.lanes, wide, self._packets(row_pass, self.lanes))
+        narrow = [self._fold(o, a, self.width) for o, a in zip(row_pass.reductions, wide, strict=True)]
+        if self.lanes != self.width:
+            narrow = f.loop(self.main_stop, self.full_stop, self.width, narrow, self._packets(row_pass, self.width))
+        if self.has_tail:
+            narrow = self._tail(row_pass, narrow)
+        for operation, total in zip(row_pass.reductions, narrow, strict=True):
+            assert operation.result is not None
+            scalar = self._fold(operation, total, 0)
+            self.ev.remember(operation.result, reduction.finish(f, operation, scalar, self.count))
+
+    def _fold(self, operation: Operation, total: Reg, lanes: int) -> Reg:
+        return reduction.fold_lanes(self.f, operation.attributes["kind"], total, lanes)
+
+    def _spill_roots(self, row_pass: RowPass) -> list[Operation]:
+        """The definitions of spilled values, as effects whose operands must be ready."""
+        return [self.ev.flow.define(spill.tile) for spill in row_pass.spills]
+
+    def _packets(self, row_pass: RowPass, lanes: int) -> Callable[[Reg, list[Reg]], list[Reg]]:
+        return lambda index, carried: self._packet(row_pass, index, carried, lanes, None)
+
+    def _tail(self, row_pass: RowPass, carried: list[Reg]) -> list[Reg]:
+        some = self.f.compare("icmp sgt", self.rest, i64(0)) if self.rest.text.startswith("%") else Reg("true", I64)
+        return self.f.when(
+            some, carried, lambda: self._packet(row_pass, self.full_stop, carried, self.width, self.tail_mask)
+        )
+
+    def _packet(
+        self, row_pass: RowPass, index: Reg, carried: list[Reg], lanes: int, mask: Reg | None
+    ) -> list[Reg]:
+        """One packet of a pass: values first, then spills and stores, then the new accumulators."""
+        ev, f = self.ev, self.f
+        ev.enter({self.schedule.axis: index})
+        ev.lanes, ev.mask = lanes, mask
+        self._load_spills(row_pass)
+        kept = [ev.vector(spill.tile) for spill in row_pass.spills]
+        for store in row_pass.stores:
+            ev.value(store.operands[0])
+        results = [self._accumulate(o, total) for o, total in zip(row_pass.reductions, carried, strict=True)]
+        for spill, value in zip(row_pass.spills, kept, strict=True):
+            memory.store(f, self._spill_address(spill, index), value, mask)
+        for store in row_pass.stores:
+            ev.store(store)
+        ev.lanes, ev.mask = 0, None
+        ev.leave()
+        return results
+
+    def _accumulate(self, operation: Operation, total: Reg) -> Reg:
+        value = reduction.contribution(self.f, operation, self.ev.vector(operation.operands[0]))
+        merged = reduction.combine(self.f, operation.attributes["kind"], total, value)
+        return merged if self.ev.mask is None else self.f.select(self.ev.mask, merged, total)
+
+    def _load_spills(self, row_pass: RowPass) -> None:
+        """Reads the spilled values that this pass uses."""
+        roots = [tile for o in (*row_pass.reductions, *row_pass.stores) for tile in o.operands]
+        stack, seen = [*roots, *(spill.tile for spill in row_pass.spills)], set()
+        while stack:
+            tile = stack.pop()
+            if tile.id in seen or self.ev.known(tile) is not None:
+                continue
+            seen.add(tile.id)
+            if tile.id in self.written:
+                spill = self.spilled[tile.id]
+                index = self.ev.coordinate(self.schedule.axis)
+                assert index is not None
+                place = self._spill_address(spill, index)
+                self.ev.remember(tile, memory.load(self.f, place, tile.dtype, self.ev.lanes, self.ev.mask))
+                continue
+            definition = self.ev.flow.define(tile)
+            stack.extend(definition.operands)
+            stack.extend(item for item in definition.index if not _is_affine(item))  # type: ignore[misc]
+
+    def _spill_address(self, spill: Spill, index: Reg) -> str:
+        if spill.row is not None:
+            return self.ev._address(spill.row)
+        size = spill.tile.dtype.size_bytes
+        start = self.f.mul(self.slot_elements, 8 * spill.slot)
+        base = self.f.pointer(self.scratch, start, 1)
+        return self.f.pointer(base, index, size)
+
+
+def _is_affine(item: object) -> bool:
+    from grainline.tile.ir import Affine
+
+    return isinstance(item, Affine)
+
+
+def scratch_axis_bytes(schedule: RowSchedule, axis: Axis) -> object:
+    """Bytes of scratch per home: one slot of 8-byte elements per spilled value."""
+    from grainline.base.dims import ceil_div
+
+    slots = schedule.scratch_slots
+    return 0 if slots == 0 else ceil_div(axis.extent, SLOT_ALIGNMENT) * (SLOT_ALIGNMENT * 8 * slots)

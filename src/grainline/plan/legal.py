@@ -1,0 +1,123 @@
+"""Enumerates the mappings that can realise a program, and says why the others cannot. No preference here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from grainline.plan.target import Target
+from grainline.plan.types import LOCAL, WHOLE, Mapping, PlannerOptions, Refusal
+from grainline.tile.access import Dataflow, linear_access, tile_axes
+from grainline.tile.ir import Axis, Operation, TileProgram
+
+REGISTERS_IN_FLIGHT = 4
+
+
+def legal_mappings(
+    program: TileProgram, target: Target, options: PlannerOptions
+) -> tuple[tuple[Mapping, ...], tuple[Refusal, ...]]:
+    """Every legal whole and local mapping in a fixed order (whole first, lane axes from the innermost root)."""
+    flow = Dataflow(program)
+    width, unroll = packet_shape(program, target, options)
+    mappings: list[Mapping] = []
+    refusals: list[Refusal] = []
+    reason = _first_reason(WHOLE_RULES, program, flow)
+    if reason is None:
+        lanes: tuple[Axis | None, ...] = tuple(reversed(program.roots)) or (None,)
+        mappings += [Mapping(WHOLE, axis, width, unroll) for axis in lanes]
+    else:
+        refusals.append(Refusal(WHOLE, reason))
+    reason = _first_reason(LOCAL_RULES, program, flow)
+    if reason is None:
+        mappings.append(Mapping(LOCAL, tile_axes(program)[0], width, unroll))
+    else:
+        refusals.append(Refusal(LOCAL, reason))
+    return tuple(mappings), tuple(refusals)
+
+
+def packet_shape(program: TileProgram, target: Target, options: PlannerOptions) -> tuple[int, int]:
+    """(W, packets in flight). Half the lanes when an 8-byte float is computed, so packets fit the registers."""
+    wide = any(o.result is not None and o.result.dtype.name == "f64" for o in program.body)
+    width = target.packet_width // 2 if wide else target.packet_width
+    return width, options.unroll or 2
+
+
+def no_matrix_product(program: TileProgram, flow: Dataflow) -> str | None:
+    return "it contains a matrix product" if any(o.op == "mma" for o in program.body) else None
+
+
+def no_load_after_store(program: TileProgram, flow: Dataflow) -> str | None:
+    stored: list[str] = []
+    for operation in program.body:
+        if operation.view is None:
+            continue
+        if operation.op == "load" and operation.view.name in stored:
+            return f"it loads from {operation.view.name!r} after storing to it"
+        if operation.op == "store":
+            stored.append(operation.view.name)
+    return None
+
+
+def views_are_strided(program: TileProgram, flow: Dataflow) -> str | None:
+    for view in program.views:
+        if view.layout != "strided":
+            return f"the view {view.name!r} has layout {view.layout}"
+    return None
+
+
+def one_tile_axis(program: TileProgram, flow: Dataflow) -> str | None:
+    axes = tile_axes(program)
+    return None if len(axes) == 1 else f"it has {len(axes)} tile axes, a packet's lanes run along exactly one"
+
+
+def lane_reductions_only(program: TileProgram, flow: Dataflow) -> str | None:
+    for operation in program.body:
+        if operation.op == "reduce" and operation.axis not in flow.depends[operation.operands[0].id]:
+            return "a reduction's operand does not vary over its axis"
+    return None
+
+
+def loop_loads_keep_their_snapshot(program: TileProgram, flow: Dataflow) -> str | None:
+    """Tile loads are evaluated inside the loops of the stores that use them, so no earlier store may change them."""
+    stores = [o for o in program.body if o.op == "store"]
+    for position, late in enumerate(stores):
+        loads = [o for o in flow.cone(late.operands) if o.op == "load" and o.result is not None and o.result.space]
+        for load in loads:
+            for early in stores[:position]:
+                if set(_space(early, program)) != set(_space(late, program)) and may_overlap(load, early):
+                    return f"a loop over {late.view.name if late.view else ''!r} reloads what an earlier store changed"
+            if load.view == late.view and not same_elements(load, late):
+                return f"{load.view.name if load.view else ''!r} is loaded and stored under different indices"
+    return None
+
+
+def _space(operation: Operation, program: TileProgram) -> tuple[Axis, ...]:
+    axes = [axis for item in operation.index if hasattr(item, "terms") for axis, _ in item.terms]
+    return tuple(axis for axis in axes if axis not in program.roots)
+
+
+def may_overlap(load: Operation, store: Operation) -> bool:
+    """Whether a store may change the elements of a load: the same view, or the same address form in place."""
+    assert load.view is not None and store.view is not None
+    if load.view == store.view:
+        return True
+    return load.view.dtype.size_bytes == store.view.dtype.size_bytes and same_elements(load, store)
+
+
+def same_elements(load: Operation, store: Operation) -> bool:
+    a, b = linear_access(load), linear_access(store)
+    axes = {*a.coefficients, *b.coefficients}
+    same = all(a.coefficient(axis) == b.coefficient(axis) for axis in axes)
+    return same and a.offset == b.offset and not a.dynamic and not b.dynamic
+
+
+Rule = Callable[[TileProgram, Dataflow], "str | None"]
+WHOLE_RULES: tuple[Rule, ...] = (
+    no_matrix_product, views_are_strided, no_load_after_store, loop_loads_keep_their_snapshot
+)
+LOCAL_RULES: tuple[Rule, ...] = (
+    no_matrix_product, views_are_strided, no_load_after_store, one_tile_axis, lane_reductions_only
+)
+
+
+def _first_reason(rules: tuple[Rule, ...], program: TileProgram, flow: Dataflow) -> str | None:
+    return next((reason for rule in rules if (reason := rule(program, flow))), None)
