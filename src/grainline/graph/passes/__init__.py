@@ -30,6 +30,7 @@ ORDER: tuple[Pass, ...] = (
     GatherFirst(),
     FoldConstants(),
     CommonSubexpressions(),
+    EliminateDead(),
     SplitReduce(),
     HoistPointwise(),
     Simplify(),

@@ -1,0 +1,121 @@
+"""The table of contents: an ONNX model in, a compiled model out.
+
+    import_model   ONNX             -> Graph           importer/
+    run_passes     Graph            -> Graph           graph/passes/
+    lower          Graph            -> ExecuteGraph    lower/        (fuses, and builds one tile program per group)
+    plan, emit     TileProgram      -> kernel text     plan/, codegen/   (once per distinct program)
+    compile        kernel texts     -> addresses       codegen/      (object bytes are cached on disk)
+    pack, load     ExecuteGraph     -> ModelExecutor   execgraph/, runtime/
+
+`docs/pipeline.md` has the same table with files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from grainline.base import dims
+from grainline.base.knobs import Options
+from grainline.codegen import EmittedKernel, compile_kernels, emit
+from grainline.execgraph.ir import Variant
+from grainline.graph.ir import Graph, ModelInfo
+from grainline.graph.passes import run_passes
+from grainline.importer import import_model
+from grainline.lower.lower import Backend, Lowered, lower
+from grainline.plan import PlanResult, Target, host_target, plan
+from grainline.plan.mma import PANEL, pack_panels
+from grainline.runtime import ModelExecutor
+from grainline.tile.ir import TileProgram
+from grainline.tile.text import canonical, print_program
+
+
+def compile_model(source: Any, options: Options) -> CompiledModel:
+    """Compiles the model at a path, or its bytes, for this machine; loads its weights.
+
+    ModelError when the model is not valid, UnsupportedError when something in it cannot run.
+    """
+    imported = import_model(source)
+    graph = run_passes(imported)
+    kernels = KernelTable(host_target())
+    lowered = lower(graph, Backend(kernels.plan, pack_panels, PANEL))
+    compiled = compile_kernels(kernels.emitted(), cache=options.cache, cache_dir=options.cache_dir)
+    addresses = {symbol: kernel.address for symbol, kernel in compiled.items()}
+    executor = ModelExecutor(
+        lowered.graph, addresses, keep_alive=compiled, threads=options.threads or 0
+    )
+    return CompiledModel(imported.info, executor.load(), kernels, lowered, graph)
+
+
+@dataclass
+class KernelTable:
+    """The kernels of one model: each distinct program is planned and emitted once."""
+
+    target: Target
+    plans: dict[str, PlanResult] = field(default_factory=dict)
+    kernels: dict[str, tuple[EmittedKernel, ...]] = field(default_factory=dict)
+
+    def plan(self, program: TileProgram) -> tuple[str, tuple[Variant, ...]]:
+        """The key of a program and its variants, with all extents in the symbols of `program`."""
+        shared, symbols = canonical(program)
+        key = print_program(shared)
+        if key not in self.plans:
+            result = plan(shared, self.target)
+            self.plans[key] = result
+            self.kernels[key] = tuple(emit(chosen) for chosen in result.variants)
+        back = {new: dims.symbol(old) for old, new in symbols.items()}
+        variants = tuple(
+            Variant(
+                kernel.symbol,
+                dims.substitute(chosen.blocks, back),
+                dims.substitute(chosen.cost_ps, back),
+                dims.substitute(chosen.scratch_bytes, back),
+                tuple(dims.substitute(word, back) for word in kernel.words),
+            )
+            for chosen, kernel in zip(self.plans[key].variants, self.kernels[key], strict=True)
+        )
+        return f"{shared.name}.{len(self.plans)}" if len(variants) == 0 else variants[0].key, variants
+
+    def emitted(self) -> list[EmittedKernel]:
+        """Every kernel once."""
+        unique = {k.symbol: k for kernels in self.kernels.values() for k in kernels}
+        return list(unique.values())
+
+
+@dataclass(eq=False)
+class CompiledModel:
+    """A model that is ready to run. `run(feeds, names=None)` is the native call itself, without a frame in between."""
+
+    info: ModelInfo
+    executor: ModelExecutor
+    kernels: KernelTable
+    lowered: Lowered
+    graph: Graph
+
+    def __post_init__(self) -> None:
+        self.run = self.executor.run
+
+    @property
+    def inputs(self) -> Sequence[Any]:
+        return self.info.inputs
+
+    @property
+    def outputs(self) -> Sequence[Any]:
+        return self.info.outputs
+
+    def timed_run(self, feeds: Any, names: Any) -> tuple[list[Any], list[dict[str, Any]]]:
+        return self.executor.run_profiled(feeds, names)
+
+    def trim(self) -> int:
+        """Gives the memory kept between runs back to the system; returns the bytes."""
+        return self.executor.trim()
+
+    def explain(self) -> str:
+        """Every kernel with its fusion, mapping and reason, then what runs on the host and why."""
+        lines = [*self.lowered.notes, ""]
+        for result, kernels in zip(self.kernels.plans.values(), self.kernels.kernels.values(), strict=True):
+            for chosen, kernel in zip(result.variants, kernels, strict=True):
+                lines.append(f"{kernel.symbol}: {kernel.facts.get('name')}: {chosen.reason}")
+            lines += [f"    refused {r.mapping}: {r.reason}" for r in result.refusals]
+        return "\n".join(lines)
