@@ -2,13 +2,14 @@
 
 #include <time.h>
 
+#include <algorithm>
+
 #include "memory/host_memory.h"
-#include "memory/output_pool.h"
 
 namespace grainline {
 namespace {
 
-const std::atomic<bool> kNeverTerminate{false};
+const std::atomic<int32_t> kNeverTerminate{0};
 
 int64_t now_ns() {
   timespec now{};
@@ -18,8 +19,10 @@ int64_t now_ns() {
 
 }  // namespace
 
-Executor::Executor(std::shared_ptr<const Program> program)
-    : program_(std::move(program)), weights_(program_->slots.size()) {}
+Executor::Executor(std::shared_ptr<const Program> program, int thread_limit)
+    : program_(std::move(program)),
+      thread_limit_(thread_limit > 0 ? thread_limit : Pool::kMaxHomes),
+      weights_(program_->slots.size()) {}
 
 Executor::~Executor() { delete hot_.load(std::memory_order_acquire); }
 
@@ -59,11 +62,12 @@ void Executor::give_back(RunState* state) {
 Status Executor::run(RunState& state) {
   const RunScope scope;
   Pool& pool = Pool::process();
-  state.homes_allowed = pool.homes_allowed();
+  state.homes_allowed = std::min(pool.homes_allowed(), thread_limit_);
   if (state.homes_allowed != state.tiled_homes_) state.is_known_[0] = 0;
   if (state.wants_threads && state.homes_wanted > 1) pool.warm(state.homes_wanted);
   if (state.terminate == nullptr) state.terminate = &kNeverTerminate;
-  state.start_poll_ns = 0;
+  state.last_poll_ns_ = 0;
+  state.failed_node = -1;
   const bool has_failed = state.times.empty() ? walk(state) : walk_profiled(state);
   if (has_failed) [[unlikely]] {
     name_failure(state);
@@ -77,7 +81,7 @@ Status Executor::run(RunState& state) {
 bool Executor::walk(RunState& state) {
   const Node* const begin = program_->nodes.data();
   const Node* const end = begin + program_->nodes.size();
-  const std::atomic<bool>& terminate = *state.terminate;
+  const std::atomic<int32_t>& terminate = *state.terminate;
   for (const Node* node = begin; node != end; ++node) {
     // Relaxed: the flag carries no data, and a late look costs one node.
     if (terminate.load(std::memory_order_relaxed)) [[unlikely]]
@@ -116,11 +120,9 @@ void Executor::name_failure(RunState& state) {
 
 size_t Executor::trim() {
   size_t bytes = 0;
-  std::vector<RunState*> leased;
-  while (RunState* state = hot_.exchange(nullptr, std::memory_order_acquire)) {  // as in lease
+  if (RunState* state = hot_.exchange(nullptr, std::memory_order_acquire)) {  // as in lease
     bytes += state->allocator.trim();
     give_back(state);
-    break;
   }
   const std::lock_guard<std::mutex> held(lock_);
   for (const auto& state : idle_) bytes += state->allocator.trim();

@@ -18,7 +18,8 @@ namespace grainline {
 // Weights are set before the first lease and constant from then on.
 class Executor {
  public:
-  explicit Executor(std::shared_ptr<const Program> program);
+  // thread_limit: the most threads that a launch of this model uses, the caller included; 0: all.
+  Executor(std::shared_ptr<const Program> program, int thread_limit);
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
@@ -32,8 +33,8 @@ class Executor {
   RunState* lease();
   void give_back(RunState* state);
 
-  // One execution of the node array. After a failure everything but the outputs' memory is free
-  // again (see take_outputs) and the state can run again.
+  // One execution of the node array. Results stay in the output slots until drop_outputs. After a
+  // failure everything is free again. Either way the state can run again.
   Status run(RunState& state);
 
   // Gives the memory of idle RunStates back to the system. Returns its bytes.
@@ -53,6 +54,7 @@ class Executor {
   void name_failure(RunState& state);
 
   std::shared_ptr<const Program> program_;
+  const int thread_limit_;
   std::vector<std::byte*> weights_;  // by slot
   std::atomic<RunState*> hot_{nullptr};
   std::mutex lock_;

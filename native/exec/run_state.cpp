@@ -3,6 +3,9 @@
 #include <time.h>
 
 #include <algorithm>
+#include <utility>
+
+#include "memory/output_pool.h"
 
 namespace grainline {
 namespace {
@@ -87,6 +90,17 @@ void RunState::clean_up() {
     if (kind == SlotKind::object) release_object(static_cast<int32_t>(slot));
     if (kind == SlotKind::memory || kind == SlotKind::workspace) free(static_cast<int32_t>(slot));
   }
+  drop_outputs();
+}
+
+void RunState::drop_outputs() {
+  for (const OutputRow& output : program_->outputs) {
+    SlotState& slot = slots[static_cast<size_t>(output.slot)];
+    const auto kind = static_cast<SlotKind>(program_->slots[static_cast<size_t>(output.slot)].kind);
+    if (kind == SlotKind::object) release_object(static_cast<int32_t>(output.slot));
+    if (kind == SlotKind::output && slot.data != nullptr)
+      OutputPool::process().release(std::exchange(slot.data, nullptr));
+  }
 }
 
 void RunState::settle_memory() {
@@ -100,8 +114,9 @@ void RunState::settle_memory() {
 bool RunState::poll() {
   poll_budget_ps_ = kPollEveryPs;
   const int64_t now_ns = coarse_now_ns();
-  if (now_ns - start_poll_ns < kSignalEveryNs) return false;
-  start_poll_ns = now_ns;
+  if (last_poll_ns_ == 0) last_poll_ns_ = now_ns;
+  if (now_ns - last_poll_ns_ < kSignalEveryNs) return false;
+  last_poll_ns_ = now_ns;
   if (host.is_interrupted == nullptr || !host.is_interrupted(host.context)) return false;
   return fail(StatusCode::cancelled, "the run was interrupted");
 }

@@ -63,8 +63,10 @@ class RunState {
   void free(int32_t slot);
   void release_object(int32_t slot);
 
-  // Frees whatever a failed run left behind.
+  // Frees whatever a failed run left behind, results included.
   void clean_up();
+  // Releases the results that nobody took over: memory of outputs, objects that are outputs.
+  void drop_outputs();
   // Counters of the run that ended; gives memory back after a spike.
   void settle_memory();
   // Called between launches; true: the run must end (the Status is set).
@@ -84,21 +86,20 @@ class RunState {
   std::vector<NodeTime> times;       // per node; empty: not profiling
   SpanAllocator allocator;
   Host host;
-  // Set by any thread, read by the run between nodes. Relaxed: it carries no data.
-  const std::atomic<bool>* terminate = nullptr;
+  // Nonzero ends the run. Set by any thread, read between nodes; relaxed: it carries no data.
+  const std::atomic<int32_t>* terminate = nullptr;
   Status status;
   int failed_node = -1;
 
-  int homes_allowed = 1;      // for this run
-  int homes_wanted = 1;       // the most that a launch of the current tiling uses
-  bool wants_threads = false; // there is enough work to wake pool threads for
-  int64_t start_poll_ns = 0;
+  int homes_allowed = 1;       // for this run
+  int homes_wanted = 1;        // the most that a launch of the current tiling uses
+  bool wants_threads = false;  // there is enough work to wake pool threads for
   PoolCalibration calibration;
 
  private:
   static constexpr int64_t kPollEveryPs = 20'000'000;
   static constexpr int64_t kMinCharge = kPollEveryPs / 64;
-  static constexpr int64_t kSignalEveryNs = 20'000'000;
+  static constexpr int64_t kSignalEveryNs = 50'000'000;
   static constexpr size_t kRememberedRuns = 8;
   static constexpr size_t kSlackBytes = 16 << 20;
 
@@ -118,6 +119,7 @@ class RunState {
   std::vector<uint8_t> is_known_;   // per group: values and tilings fit seen_dims_
   int tiled_homes_ = 0;             // homes_allowed that the tilings were made with
   int64_t poll_budget_ps_ = 0;
+  int64_t last_poll_ns_ = 0;  // 0: not polled in this run
   size_t live_bytes_ = 0;
   size_t peak_bytes_ = 0;
   size_t recent_peaks_[kRememberedRuns] = {};

@@ -112,8 +112,11 @@ class GraphBuilder:
         return slot
 
     def object_output(self, name: str, dtype: DType, slot: int, kind: str = "tensor") -> None:
-        """A graph output that is the result of a host call, returned as it is."""
+        """A graph output that is the result of a host call, returned as it is, or a fed or constant object."""
         self._outputs.append(Output(name, dtype, self._slots[slot].shape, slot, kind))
+        guarder, self._uses[slot].guarder = self._uses[slot].guarder, None
+        if guarder is not None:
+            self._containers["main"].remove(guarder)
 
     # ---- nodes -------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,97 @@
+// Executor: a loaded program, as Python sees it.
+
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstring>
+
+#include "bind/bindings.h"
+#include "bind/executor_object.h"
+#include "bind/failure.h"
+
+namespace nb = nanobind;
+
+namespace grainline {
+namespace {
+
+std::shared_ptr<const Program> program_of(const nb::bytes& blob, std::vector<std::string> strings,
+                                          const std::vector<uint64_t>& addresses) {
+  std::vector<int64_t> numbers(blob.size() / sizeof(int64_t));
+  std::memcpy(numbers.data(), blob.c_str(), numbers.size() * sizeof(int64_t));
+  std::shared_ptr<const Program> program;
+  throw_unless_ok(Program::create(numbers, std::move(strings), addresses, &program));
+  return program;
+}
+
+nb::object checked(PyObject* result) {
+  if (result == nullptr) throw nb::python_error();
+  return nb::steal(result);
+}
+
+nb::dict statistics_of(ExecutorObject& object) {
+  const Executor::Statistics s = object.executor().statistics();
+  nb::dict row;
+  row["states"] = s.states;
+  row["held_bytes"] = s.held_bytes;
+  row["allocations"] = s.allocations;
+  row["growths"] = s.growths;
+  return row;
+}
+
+void construct(ExecutorObject* self, const nb::bytes& blob, std::vector<std::string> strings,
+               const std::vector<uint64_t>& addresses, const nb::list& input_dtypes,
+               const nb::list& output_dtypes, const nb::list& slot_dtypes, const nb::list& calls,
+               int thread_limit) {
+  new (self) ExecutorObject(program_of(blob, std::move(strings), addresses), input_dtypes.ptr(),
+                            output_dtypes.ptr(), slot_dtypes.ptr(), calls.ptr(), thread_limit);
+}
+
+void set_weight(ExecutorObject& self, size_t slot, nb::handle array) {
+  const auto* row = reinterpret_cast<PyArrayObject*>(array.ptr());
+  if (!PyArray_Check(array.ptr()) || !PyArray_IS_C_CONTIGUOUS(row))
+    throw nb::type_error("a weight must be a C-contiguous array");
+  if (slot >= self.executor().program().slots.size())
+    throw nb::index_error("there is no such slot");
+  self.set_weight(slot, array.ptr());
+}
+
+}  // namespace
+
+void throw_unless_ok(const Status& status) {
+  if (status.is_ok()) return;
+  raise_failure(status, "", nullptr);
+  throw nb::python_error();
+}
+
+void bind_executor(nb::module_& module) {
+  using nb::arg;
+  nb::class_<ExecutorObject>(module, "Executor",
+                             "A loaded program. Several threads may run it at once.")
+      .def("__init__", construct, arg("blob"), arg("strings"), arg("addresses"),
+           arg("input_dtypes"), arg("output_dtypes"), arg("slot_dtypes"), arg("host_calls"),
+           arg("thread_limit") = 0)
+      .def("set_weight", set_weight, arg("slot"), arg("array"),
+           "Uses the memory of a C-contiguous array for a weight slot and keeps the array.")
+      .def(
+          "run",
+          [](ExecutorObject& self, nb::handle feeds, nb::handle names, nb::handle cancel) {
+            return checked(self.run(feeds.ptr(), names.ptr(), cancel.ptr()));
+          },
+          arg("feeds"), arg("names").none() = nb::none(), arg("cancel").none() = nb::none(),
+          "Runs once. feeds: dict of arrays; names: outputs wanted, None = all. Returns a list.\n"
+          "cancel: an int32 array of one element; the run ends when it is not zero.")
+      .def(
+          "run_profiled",
+          [](ExecutorObject& self, nb::handle feeds, nb::handle names, nb::handle cancel) {
+            return checked(self.run_profiled(feeds.ptr(), names.ptr(), cancel.ptr()));
+          },
+          arg("feeds"), arg("names").none() = nb::none(), arg("cancel").none() = nb::none(),
+          "As run; returns (results, [(node number, begin ns, end ns)]).")
+      .def("nodes", [](ExecutorObject& self) { return checked(self.nodes()); },
+           "One (node id, kernel, compute node) per node number.")
+      .def("trim", [](ExecutorObject& self) { return self.executor().trim(); },
+           "Gives idle memory of this model back to the system; returns the bytes.")
+      .def("statistics", statistics_of);
+}
+
+}  // namespace grainline

@@ -1,0 +1,70 @@
+// The Python object around an Executor: binds feeds, runs without the GIL, wraps results.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bind/host_bridge.h"
+#include "exec/executor.h"
+
+namespace grainline {
+
+class ExecutorObject {
+ public:
+  // input_dtypes and output_dtypes: numpy.dtype per input and output (None: any object);
+  // slot_dtypes the same per slot; calls: a callable per host op.
+  ExecutorObject(std::shared_ptr<const Program> program, PyObject* input_dtypes,
+                 PyObject* output_dtypes, PyObject* slot_dtypes, PyObject* calls,
+                 int thread_limit);
+
+  // Keeps `array` and uses its memory for the slot. Before the first run.
+  void set_weight(size_t slot, PyObject* array);
+
+  // All results are new references; nullptr: a Python error is set. names: None or a list of output
+  // names. cancel: None or an int32 array of one element; the run ends when it is not zero.
+  PyObject* run(PyObject* feeds, PyObject* names, PyObject* cancel);
+  // (list of results, list of (node number, begin ns, end ns))
+  PyObject* run_profiled(PyObject* feeds, PyObject* names, PyObject* cancel);
+  // One (node id, kernel, compute node) per node number.
+  PyObject* nodes() const;
+
+  Executor& executor() { return executor_; }
+
+ private:
+  struct Input {
+    Ref name;   // interned
+    Ref dtype;  // null: any object
+    Ref default_array;
+    int type_number = -1;
+    bool is_object = false;
+  };
+  struct Output {
+    Ref name;
+    Ref dtype;
+    size_t slot = 0;
+    SlotKind kind = SlotKind::output;
+  };
+  class Lease;
+
+  PyObject* run_in(RunState& state, PyObject* feeds, PyObject* names, PyObject* cancel);
+  bool bind_feeds(RunState& state, PyObject* feeds, std::vector<Ref>* held);
+  bool bind_feed(RunState& state, size_t index, PyObject* value, std::vector<Ref>* held);
+  bool bind_default(RunState& state, size_t index);
+  PyObject* converted(const Input& input, size_t index, PyObject* value);
+  bool refuse_names(PyObject* feeds);
+  bool execute(RunState& state, PyObject* cancel);
+  PyObject* result(RunState& state, const Output& output);
+  PyObject* owned_array(RunState& state, const Output& output);
+  PyObject* results(RunState& state, PyObject* names);
+  bool find_outputs(PyObject* names, std::vector<size_t>* wanted);
+
+  Executor executor_;
+  HostTable table_;
+  std::vector<Input> inputs_;
+  std::vector<Output> outputs_;
+  std::vector<Ref> weights_;
+  Ref output_numbers_;  // dict: name -> number
+};
+
+}  // namespace grainline

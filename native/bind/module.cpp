@@ -1,0 +1,23 @@
+#define GRAINLINE_IMPORTS_NUMPY
+#include "bind/numpy.h"
+
+#include "bind/bindings.h"
+#include "bind/host_bridge.h"
+
+namespace {
+
+int import_numpy() {
+  import_array1(-1);
+  return 0;
+}
+
+}  // namespace
+
+NB_MODULE(_native, module) {
+  if (import_numpy() < 0) throw nanobind::python_error();
+  grainline::remember_main_thread();
+  grainline::bind_executor(module);
+  grainline::bind_pool(module);
+  grainline::bind_cost(module);
+  grainline::bind_object_image(module);
+}

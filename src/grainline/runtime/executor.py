@@ -1,0 +1,110 @@
+"""`ModelExecutor`: the Python face of one execution graph in the native core.
+
+States: *init* <-> *loaded*. `load` runs the Init container (weights), `run` the Main container, `unload` the DeInit
+container. A loaded executor may run in several threads at once; load and unload may not overlap with runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from grainline.base.dtypes import DType
+from grainline.execgraph.ir import ExecuteGraph
+from grainline.execgraph.pack import pack
+from grainline.runtime import hostcalls
+from grainline.runtime.weights import WeightHold, hold
+
+
+class ModelExecutor:
+    """Runs `graph`; `addresses` gives the native function of every kernel key.
+
+    `keep_alive` is whatever owns the machine code. `threads` bounds the threads of one run (0: all allowed).
+    """
+
+    def __init__(
+        self, graph: ExecuteGraph, addresses: Mapping[str, int], *, keep_alive: Any = None, threads: int = 0
+    ) -> None:
+        self.graph = graph
+        self._packed = pack(graph)
+        self._addresses = [addresses[key] for key in self._packed.keys]
+        self._keep_alive = keep_alive
+        self._threads = threads
+        self._weights: dict[int, WeightHold] = {}
+        self._native: Any = None
+
+    @property
+    def is_loaded(self) -> bool:
+        return self._native is not None
+
+    def load(self) -> ModelExecutor:
+        """Runs Init: takes every weight from the process-wide store. RuntimeError when loaded already."""
+        from grainline import _native
+
+        if self.is_loaded:
+            raise RuntimeError("the executor is loaded already")
+        graph = self.graph
+        native = _native.Executor(
+            self._packed.blob,
+            list(self._packed.strings),
+            self._addresses,
+            [_numpy(v.dtype, v.kind) for v in graph.inputs],
+            [_numpy(v.dtype, v.kind) for v in graph.outputs],
+            [None if slot.dtype is None else _numpy(slot.dtype, "tensor") for slot in graph.slots],
+            hostcalls.adapters(graph),
+            self._threads,
+        )
+        for node in graph.init:
+            weight = hold(graph.weights[node.attributes["weight"]])
+            self._weights[node.outputs[0]] = weight
+            native.set_weight(node.outputs[0], weight.array)
+        self._native = native
+        self.run = native.run  # without a Python frame of ours in between
+        return self
+
+    def run(
+        self, feeds: Mapping[str, Any], names: Sequence[str] | None = None, cancel: np.ndarray[Any, Any] | None = None
+    ) -> list[Any]:
+        """Runs Main once. Returns the outputs in `names`, or all in the model's order; the arrays are the caller's.
+
+        `cancel`: an int32 array of one element; the run ends with Cancelled soon after it becomes nonzero.
+        FeedError for feeds or names that do not fit; KernelError names the node that failed; OutOfMemory.
+        """
+        raise RuntimeError("the executor is not loaded")
+
+    def run_profiled(
+        self, feeds: Mapping[str, Any], names: Sequence[str] | None = None
+    ) -> tuple[list[Any], list[dict[str, Any]]]:
+        """As `run`; the second part has one record per node: name, kernel, node, start_ns, elapsed_ns."""
+        results, times = self._native.run_profiled(feeds, names)
+        nodes = self._native.nodes()
+        records = []
+        for number, begin_ns, end_ns in times:
+            node_id, kernel, compute_node = nodes[number]
+            times_of = {"start_ns": begin_ns, "elapsed_ns": end_ns - begin_ns}
+            records.append({"name": compute_node or kernel, "kernel": kernel, "node": node_id, **times_of})
+        return results, records
+
+    def unload(self) -> None:
+        """Runs DeInit: gives the weights and all memory of idle runs back."""
+        self.__dict__.pop("run", None)
+        self._native = None
+        for node in self.graph.deinit:
+            self._weights.pop(node.released_slot, None)
+
+    def trim(self) -> int:
+        """Gives idle memory back to the system; returns the bytes."""
+        from grainline import _native
+
+        return self._native.trim() + _native.trim_outputs()
+
+    def statistics(self) -> dict[str, int]:
+        """states, held_bytes, allocations, growths of the idle runs."""
+        return self._native.statistics()
+
+
+def _numpy(dtype: DType, kind: str) -> np.dtype[Any] | None:
+    """The NumPy dtype of a tensor, or None for a slot that may hold any Python object."""
+    return dtype.numpy if kind == "tensor" else None

@@ -1,0 +1,27 @@
+"""From the status of the native core to the exception that the caller sees."""
+
+from __future__ import annotations
+
+from grainline.base.errors import Cancelled, FeedError, GrainlineError, KernelError, OutOfMemory
+
+_CLASSES: dict[str, type[GrainlineError]] = {
+    "invalid_argument": FeedError,
+    "out_of_memory": OutOfMemory,
+    "out_of_bounds": KernelError,
+    "divide_by_zero": KernelError,
+    "kernel_failed": KernelError,
+    "host_failed": KernelError,
+    "cancelled": Cancelled,
+}
+
+
+def failure(code: str, message: str, node: str, cause: BaseException | None) -> BaseException:
+    """The exception to raise. `cause` is what a Python callable raised inside the run.
+
+    What is no error of an operator (KeyboardInterrupt, a cancelled inner run) passes through as it is.
+    """
+    if cause is not None and (not isinstance(cause, Exception) or isinstance(cause, Cancelled)):
+        return cause
+    error = _CLASSES.get(code, GrainlineError)(message, node=None if code == "invalid_argument" else node or None)
+    error.__cause__ = cause
+    return error
