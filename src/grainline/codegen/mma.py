@@ -20,6 +20,7 @@ from grainline.codegen.mma_strip import rows_function
 from grainline.codegen.mma_text import KernelText, Writer
 from grainline.codegen.mma_tile import TileForm, edge_function, tile_function
 from grainline.plan.mma import (
+    CHUNK_PANELS,
     DIRECT_B_STRIPS,
     PANEL,
     STRIP_ROWS,
@@ -206,7 +207,6 @@ class _Strips:
         """Strips first, first + 1, ... that share the chunks of B."""
         w, together = self.w, self.plan.strips_together
         after = w.smaller(w.add(first, str(together)), "%high")
-        step = str(self.plan.chunk_panels * PANEL)
 
         def each(body: object) -> None:
             w.loop(first, after, 1, body)  # type: ignore[arg-type]
@@ -214,20 +214,17 @@ class _Strips:
         if self.plan.packs_a:
             each(lambda strip: self._pack_a(strip, w.sub(strip, first)))
 
+        # A strip alone takes all columns at once: only then may it have one or two rows, which read more panels together.
+        alone = w.less(w.sub(after, first), "2")
+        step = w.choose(alone, w.larger("%columns", "1"), str(CHUNK_PANELS * PANEL))
+
         def chunk(column: str) -> None:
             width = w.smaller(w.sub("%columns", column), step)
             panel = w.mul(w.binary("lshr", column, "4"), "%bpanel")
             b = w.at("%b", panel)
             each(lambda strip: self._multiply(strip, w.sub(strip, first), (b, "%brow", "%bpanel"), column, width))
 
-        if self.plan.chunk_panels:
-            w.loop("0", "%columns", int(step), chunk)
-        else:
-            each(
-                lambda strip: self._multiply(
-                    strip, w.sub(strip, first), ("%b", "%brow", "%bpanel"), "0", "%columns"
-                )
-            )
+        w.loop_by("0", "%columns", step, chunk)
         if self.product.b_form == "rows":
             rest = w.sub(w.extent(self.product.n.extent), "%columns")
             tail = ("%tail", str(PANEL), "0")

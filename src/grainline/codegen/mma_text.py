@@ -161,6 +161,11 @@ class Writer:
 
         self.function.loop(Reg(start, I64), Reg(stop, I64), step, [], run)
 
+    def loop_by(self, start: str, stop: str, step: str, body: Callable[[str], None]) -> None:
+        """Like `loop`, with a positive step known at run time."""
+        count = self.divide(self.add(self.sub(stop, start), self.sub(step, "1")), step)
+        self.loop("0", count, 1, lambda index: body(self.add(start, self.mul(step, index))))
+
     def either(self, condition: str, yes: Callable[[], None], no: Callable[[], None]) -> None:
         """if (condition) yes() else no()."""
         first, second, done = (self.function.fresh(stem) for stem in ("yes", "no", "join"))

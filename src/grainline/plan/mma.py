@@ -191,9 +191,10 @@ STRIP_PS = 60_000
 UNPACKED_A_COLUMNS = 64
 # A strided B of rows is read in place by up to this many strips of one call; more of them share one packed copy.
 DIRECT_B_STRIPS = 2
-# Strips that share a chunk of B while it is in a near cache, and the chunk's width.
-STRIPS_TOGETHER = 1
-CHUNK_PANELS = 0
+# Many strips read a chunk of B one after the other while it is in a near cache; their own rows wait in the second level.
+CHUNK_PANELS = 12
+STRIPS_TOGETHER = 24
+TOGETHER_BYTES = {"registers": 1 << 20, "strip": 1 << 19}
 # Column ranges are whole groups of the widest tile group (6 panels).
 RANGE_STEP_PANELS = 6
 RANGES_WANTED = 8
@@ -204,8 +205,8 @@ class MmaPlan:
     """One realisation of a product. `blocks`, `cost_ps` (all blocks, one core) and `scratch_bytes` (per home) are extents.
 
     form: "strips" (block = strip), "columns" (block = strip x `range_panels` panels), "batches" (block = all strips of
-    one batch element, so that a B packed in scratch is packed once). `strips_together` strips read a chunk of
-    `chunk_panels` panels of B one after the other (0: all panels).
+    one batch element, so that a B packed in scratch is packed once). `strips_together` strips of one call read a chunk
+    of B one after the other.
     """
 
     product: Product
@@ -214,7 +215,6 @@ class MmaPlan:
     packs_b: bool
     range_panels: int
     strips_together: int
-    chunk_panels: int
     blocks: int | Expr
     cost_ps: int | Expr
 
@@ -315,9 +315,19 @@ def _plan(product: Product, form: str) -> MmaPlan:
     strips = ceil_div(product.m.extent, STRIP_ROWS)
     ranges = ceil_div(n, width * PANEL) if width else 1
     blocks = matrices if form == "batches" else matrices * strips * ranges
-    together, chunk = (1, 0) if width else (STRIPS_TOGETHER, CHUNK_PANELS)
+    together = 1 if width else _strips_together(product)
     cost = _cost_ps(product, form, blocks, ranges)
-    return MmaPlan(product, form, packs_a, packs_b, width, together, chunk, blocks, cost)
+    return MmaPlan(product, form, packs_a, packs_b, width, together, blocks, cost)
+
+
+def _strips_together(product: Product) -> int:
+    """How many strips share a chunk of B: as many as keep their packed rows (and finished rows) in cache."""
+    k, n = product.k.extent, product.n.extent
+    columns = n if product.epilogue_form == "strip" else 0
+    if not isinstance(k, int) or not isinstance(columns, int):
+        return 4
+    per_strip = STRIP_ROWS * 4 * max(k + columns, 1)
+    return max(2, min(STRIPS_TOGETHER, TOGETHER_BYTES[product.epilogue_form] // per_strip))
 
 
 def batch_count(product: Product) -> int | Expr:
