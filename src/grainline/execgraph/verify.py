@@ -1,0 +1,262 @@
+"""What makes an ExecuteGraph valid, as a readable list: each check yields sentences about what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from grainline.base import dims
+from grainline.execgraph.ir import KERNELS, RELEASE_INDEX, SLOT_KINDS, ExecuteGraph, ExecuteNode, Extent
+from grainline.execgraph.order import execution_order, predecessors
+
+#: kernel -> (kinds of its inputs, kinds of its outputs); None = any number of any tensor-like kind
+_TENSORS = ("input", "weight", "memory", "output", "object")
+_SIGNATURES: dict[str, tuple[tuple[tuple[str, ...], ...] | None, tuple[str, ...] | None]] = {
+    "LoadWeight": ((), ("weight",)),
+    "ReleaseWeight": ((("weight",),), ()),
+    "InferShape": (None, ()),
+    "AllocMemory": ((), ("memory",)),
+    "AllocModelOutput": ((), ("output",)),
+    "Tiling": ((), ("tiling",)),
+    "AllocWorkspace": ((("tiling",),), ("workspace",)),
+    "Launch": (None, ()),
+    "HostCall": (None, None),
+    "ExtentsTensor": ((("memory", "output"),), ()),
+    "CopyMemory": ((_TENSORS, ("memory", "output")), ()),
+    "FreeMemory": ((("memory", "workspace", "object"),), ()),
+}
+
+
+def verify(graph: ExecuteGraph) -> list[str]:
+    """Every violation found, one sentence each; empty = valid."""
+    return [problem for check in CHECKS for problem in check(graph)]
+
+
+def require_valid(graph: ExecuteGraph) -> ExecuteGraph:
+    """`graph` itself; ValueError lists what is wrong (a mistake of ours, never of the model)."""
+    problems = verify(graph)
+    if problems:
+        raise ValueError(f"invalid execution graph {graph.name!r}:\n  " + "\n  ".join(problems))
+    return graph
+
+
+def _nodes(graph: ExecuteGraph) -> Iterator[ExecuteNode]:
+    yield from (*graph.init, *graph.main, *graph.deinit)
+
+
+def _ids(graph: ExecuteGraph) -> Iterator[str]:
+    """Slots are numbered by position; node ids are unique; kinds and kernels are known."""
+    for position, slot in enumerate(graph.slots):
+        if slot.id != position:
+            yield f"slot {slot.id} stands at position {position}"
+        if slot.kind not in SLOT_KINDS:
+            yield f"slot {slot.id} has the unknown kind {slot.kind!r}"
+    seen: set[int] = set()
+    for node in _nodes(graph):
+        if node.id in seen:
+            yield f"node id {node.id} appears twice"
+        seen.add(node.id)
+    for name, container in (("init", graph.init), ("main", graph.main), ("deinit", graph.deinit)):
+        for node in container:
+            if node.kernel not in KERNELS:
+                yield f"node {node.id} runs the unknown kernel {node.kernel!r}"
+            elif KERNELS[node.kernel].container != name:
+                yield f"node {node.id} ({node.kernel}) does not belong into {name}"
+
+
+def _signatures(graph: ExecuteGraph) -> Iterator[str]:
+    """Slots exist and have the kinds that the kernel works on."""
+    for node in _nodes(graph):
+        unknown = [slot for slot in (*node.inputs, *node.outputs) if not 0 <= slot < len(graph.slots)]
+        if unknown:
+            yield f"node {node.id} ({node.kernel}) uses the unknown slots {unknown}"
+            continue
+        inputs, outputs = _SIGNATURES.get(node.kernel, (None, None))
+        found_in = tuple(graph.slots[slot].kind for slot in node.inputs)
+        found_out = tuple(graph.slots[slot].kind for slot in node.outputs)
+        if outputs is not None and found_out != outputs:
+            yield f"node {node.id} ({node.kernel}) produces {found_out}, expected {outputs}"
+        if inputs is None:
+            continue
+        if len(inputs) != len(found_in) or any(kind not in kinds for kind, kinds in zip(found_in, inputs)):
+            yield f"node {node.id} ({node.kernel}) reads {found_in}, expected {inputs}"
+
+
+def _producers(graph: ExecuteGraph) -> Iterator[str]:
+    """Every slot that is used has exactly one producer, inputs have none."""
+    count = [0] * len(graph.slots)
+    for node in _nodes(graph):
+        for slot in node.outputs:
+            count[slot] += 1
+    used = _used(graph)
+    for slot in graph.slots:
+        if slot.id not in used:
+            continue
+        expected = 0 if slot.kind == "input" else 1
+        if count[slot.id] != expected:
+            yield f"slot {slot.id} ({slot.kind} {slot.label!r}) has {count[slot.id]} producers, expected {expected}"
+
+
+def _used(graph: ExecuteGraph) -> set[int]:
+    """Slots that some node or output refers to; passes leave the numbers of others unused."""
+    nodes = {slot for node in _nodes(graph) for slot in (*node.inputs, *node.outputs)}
+    return nodes | {output.slot for output in graph.outputs}
+
+
+def _edges(graph: ExecuteGraph) -> Iterator[str]:
+    """Controls name nodes of the same container; the edges form no cycle."""
+    for container in (graph.init, graph.main, graph.deinit):
+        ids = {node.id for node in container}
+        for node in container:
+            missing = [control for control in node.controls if control not in ids]
+            if missing:
+                yield f"node {node.id} ({node.kernel}) waits for {missing}, which are not in its container"
+        if all(control in ids for node in container for control in node.controls):
+            try:
+                execution_order(container)
+            except ValueError as problem:
+                yield str(problem)
+
+
+def _guarders(graph: ExecuteGraph) -> Iterator[str]:
+    """Every memory, workspace and object slot that is no output has one guarder, which waits for all its users."""
+    outputs = {output.slot for output in graph.outputs}
+    guarders: dict[int, list[ExecuteNode]] = {}
+    for node in graph.main:
+        if node.is_guarder:
+            if RELEASE_INDEX not in node.attributes:
+                yield f"guarder {node.id} does not say what it releases"
+                continue
+            guarders.setdefault(node.released_slot, []).append(node)
+    used = _used(graph)
+    for slot in graph.slots:
+        if slot.kind not in ("memory", "workspace", "object") or slot.id not in used:
+            continue
+        found = guarders.get(slot.id, [])
+        expected = 0 if slot.id in outputs else 1
+        if len(found) != expected:
+            yield f"slot {slot.id} ({slot.kind} {slot.label!r}) has {len(found)} guarders, expected {expected}"
+            continue
+        for guarder in found:
+            late = [n.id for n in graph.main if slot.id in n.inputs and n.id != guarder.id]
+            missing = [node_id for node_id in late if node_id not in guarder.controls]
+            if missing:
+                yield f"guarder {guarder.id} of slot {slot.id} does not wait for its users {missing}"
+
+
+def _contents(graph: ExecuteGraph) -> Iterator[str]:
+    """Two nodes that touch the contents of one slot, one of them writing, are ordered."""
+    try:
+        order = execution_order(graph.main)
+    except (ValueError, KeyError):
+        return  # `_edges` reports it
+    before = predecessors(graph.main)
+    ancestors: dict[int, set[int]] = {}
+    for node in order:
+        ancestors[node.id] = set().union(*(ancestors[i] | {i} for i in before[node.id] if i in ancestors))
+    touched: dict[int, list[tuple[int, bool]]] = {}
+    for node in order:
+        for slot, writes in _touches(node).items():
+            for other, other_writes in touched.get(slot, ()):
+                if (writes or other_writes) and other not in ancestors[node.id]:
+                    yield f"nodes {other} and {node.id} touch slot {slot}, one writes, and no edge orders them"
+            touched.setdefault(slot, []).append((node.id, writes))
+
+
+def _touches(node: ExecuteNode) -> dict[int, bool]:
+    """slot -> whether the node writes its contents."""
+    if node.kernel == "Launch":
+        touched: dict[int, bool] = {}
+        for view in node.attributes["views"]:
+            touched[view.slot] = touched.get(view.slot, False) or "write" in view.access
+        return touched
+    if node.kernel == "CopyMemory":
+        return {node.inputs[0]: False, node.inputs[1]: True}
+    if node.kernel == "ExtentsTensor":
+        return {node.inputs[0]: True}
+    if node.kernel == "HostCall":
+        return dict.fromkeys(node.inputs, False)
+    return {}
+
+
+def _launches(graph: ExecuteGraph) -> Iterator[str]:
+    """A launch lists the slots of its views, behind its tiling and its workspace."""
+    for node in graph.launches():
+        fixed = 1 + node.attributes["workspace"]
+        kinds = [graph.slots[slot].kind for slot in node.inputs[:fixed]]
+        if kinds != ["tiling", "workspace"][:fixed]:
+            yield f"launch {node.id} starts with slots of kinds {kinds}"
+        if set(node.inputs[fixed:]) != {view.slot for view in node.attributes["views"]}:
+            yield f"launch {node.id} does not list exactly the slots of its views"
+        for view in node.attributes["views"]:
+            if view.access not in ("read", "write", "readwrite"):
+                yield f"launch {node.id} has a view with the access {view.access!r}"
+            if "write" in view.access and graph.slots[view.slot].kind not in ("memory", "output"):
+                yield f"launch {node.id} writes to slot {view.slot}, which is a {graph.slots[view.slot].kind}"
+
+
+def _extents(graph: ExecuteGraph) -> Iterator[str]:
+    """InferShape groups are numbered 0, 1, ... in execution order; a node waits for the groups of its symbols."""
+    try:
+        order = execution_order(graph.main)
+    except (ValueError, KeyError):
+        return  # `_edges` reports it
+    infers = [node for node in order if node.kernel == "InferShape"]
+    if [node.attributes["group"] for node in infers] != list(range(len(infers))) or not infers:
+        yield f"the InferShape groups in execution order are {[node.attributes['group'] for node in infers]}"
+    born: dict[str, int] = {}
+    for node in infers:
+        for shape in node.attributes["shapes"]:
+            for extent in shape or ():
+                for symbol in dims.symbols(extent):
+                    born.setdefault(symbol, node.id)
+    for node in order:
+        for symbol in sorted({s for extent in _extents_of(graph, node) for s in dims.symbols(extent)}):
+            if symbol not in born:
+                yield f"node {node.id} ({node.kernel}) uses the symbol {symbol!r}, which nothing binds"
+            elif born[symbol] not in node.controls:
+                yield f"node {node.id} ({node.kernel}) does not wait for node {born[symbol]}, which binds {symbol!r}"
+
+
+def _extents_of(graph: ExecuteGraph, node: ExecuteNode) -> list[Extent]:
+    attributes = node.attributes
+    if node.kernel == "AllocMemory":
+        return [attributes["size_bytes"]]
+    if node.kernel == "AllocModelOutput":
+        return list(graph.slots[node.outputs[0]].shape or ())
+    if node.kernel == "Launch":
+        return [*attributes["words"], *(view.offset_bytes for view in attributes["views"])]
+    if node.kernel == "ExtentsTensor":
+        return [*attributes["values"], attributes["offset_bytes"]]
+    if node.kernel == "CopyMemory":
+        return [attributes["size_bytes"], attributes["source_offset"], attributes["target_offset"]]
+    if node.kernel == "Tiling":
+        return [e for v in attributes["variants"] for e in (v.blocks, v.cost_ps, v.scratch_bytes, *v.words)]
+    return []
+
+
+def _tables(graph: ExecuteGraph) -> Iterator[str]:
+    """Weights, host operations and outputs are referred to by valid numbers; output slots can be returned."""
+    for node in _nodes(graph):
+        for key, table in (("weight", graph.weights), ("host_op", graph.host_ops), ("output", graph.outputs)):
+            if key in node.attributes and not 0 <= node.attributes[key] < len(table):
+                yield f"node {node.id} ({node.kernel}) refers to {key} {node.attributes[key]} of {len(table)}"
+    for output in graph.outputs:
+        if graph.slots[output.slot].kind not in ("output", "object", "input", "weight"):
+            yield f"output {output.name!r} lies in slot {output.slot}, which is a {graph.slots[output.slot].kind}"
+    if len({output.name for output in graph.outputs}) != len(graph.outputs):
+        yield "two outputs have the same name"
+    if len({graph_input.name for graph_input in graph.inputs}) != len(graph.inputs):
+        yield "two inputs have the same name"
+
+
+CHECKS: tuple[Callable[[ExecuteGraph], Iterator[str]], ...] = (
+    _ids,
+    _signatures,
+    _producers,
+    _edges,
+    _guarders,
+    _contents,
+    _launches,
+    _extents,
+    _tables,
+)
