@@ -18,17 +18,21 @@ from typing import Any
 
 from grainline.base import dims
 from grainline.base.knobs import Options
-from grainline.codegen import EmittedKernel, compile_kernels, emit
+from grainline.codegen.cache import ObjectCache, open_cache
+from grainline.codegen.compile import compile_kernels
+from grainline.codegen.kernel import EmittedKernel, emit
 from grainline.execgraph.ir import Variant
 from grainline.graph.ir import Graph, ModelInfo
 from grainline.graph.passes import run_passes
 from grainline.importer import import_model
 from grainline.lower.lower import Backend, Lowered, lower
-from grainline.plan import PlanResult, Target, host_target, plan
 from grainline.plan.mma import PANEL, pack_panels
-from grainline.runtime import ModelExecutor
+from grainline.plan.planner import plan
+from grainline.plan.target import Target, host_target
+from grainline.plan.types import PlanResult
+from grainline.runtime.executor import ModelExecutor
 from grainline.tile.ir import TileProgram
-from grainline.tile.text import canonical, print_program
+from grainline.tile.text import canonical, to_text
 
 
 def compile_model(source: Any, options: Options) -> CompiledModel:
@@ -40,7 +44,8 @@ def compile_model(source: Any, options: Options) -> CompiledModel:
     graph = run_passes(imported)
     kernels = KernelTable(host_target())
     lowered = lower(graph, Backend(kernels.plan, pack_panels, PANEL))
-    compiled = compile_kernels(kernels.emitted(), cache=options.cache, cache_dir=options.cache_dir)
+    store = open_cache(options.cache_dir) if options.cache else ObjectCache(None)
+    compiled = compile_kernels(kernels.emitted(), store)
     addresses = {symbol: kernel.address for symbol, kernel in compiled.items()}
     executor = ModelExecutor(
         lowered.graph, addresses, keep_alive=compiled, threads=options.threads or 0
@@ -59,7 +64,7 @@ class KernelTable:
     def plan(self, program: TileProgram) -> tuple[str, tuple[Variant, ...]]:
         """The key of a program and its variants, with all extents in the symbols of `program`."""
         shared, symbols = canonical(program)
-        key = print_program(shared)
+        key = to_text(shared)
         if key not in self.plans:
             result = plan(shared, self.target)
             self.plans[key] = result
@@ -75,7 +80,7 @@ class KernelTable:
             )
             for chosen, kernel in zip(self.plans[key].variants, self.kernels[key], strict=True)
         )
-        return f"{shared.name}.{len(self.plans)}" if len(variants) == 0 else variants[0].key, variants
+        return variants[0].key, variants
 
     def emitted(self) -> list[EmittedKernel]:
         """Every kernel once."""
