@@ -13,7 +13,8 @@ def decode(f: FunctionText, number: Reg, extents: Sequence[Reg]) -> list[Reg]:
     digits: list[Reg] = []
     rest = number
     for extent in reversed(extents[1:]):
-        quotient = f.binary("udiv", rest, extent)
+        divisor = f.intrinsic("umax", extent, i64(1)) if extent.text.startswith("%") else extent
+        quotient = f.binary("udiv", rest, divisor)  # an empty launch has extents of 0
         digits.append(f.sub(rest, f.mul(quotient, extent)))
         rest = quotient
     digits.append(rest)

@@ -1,0 +1,1 @@
+"""The operator library: kernels as tile programs, each with its NumPy meaning."""

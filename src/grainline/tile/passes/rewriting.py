@@ -1,0 +1,16 @@
+"""The shared step of passes: copy a body while mapping tiles to their replacements."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from grainline.tile.ir import Operation, Tile
+
+
+def with_tiles(operation: Operation, replaced: dict[int, Tile]) -> Operation:
+    """The operation with every operand and run-time index replaced by id; unchanged when none is."""
+    operands = tuple(replaced.get(t.id, t) for t in operation.operands)
+    index = tuple(replaced.get(i.id, i) if isinstance(i, Tile) else i for i in operation.index)
+    if operands == operation.operands and index == operation.index:
+        return operation
+    return replace(operation, operands=operands, index=index)

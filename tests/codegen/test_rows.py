@@ -1,0 +1,104 @@
+"""Row kernels at every interesting width, both mappings, static and symbolic extents, against the interpreter."""
+
+import numpy as np
+import pytest
+from harness import Compiled, check
+
+from grainline.base.dims import symbol
+from grainline.kernels import pointwise, rows
+from grainline.plan.types import PlannerOptions
+
+WIDTHS = (0, 1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 65, 66, 100, 768)
+ROW_KERNELS = (rows.softmax, rows.masked_softmax, rows.layer_norm, rows.rms_norm)
+POINTWISE = (pointwise.gelu, pointwise.gelu_tanh_residual, pointwise.swiglu, pointwise.copy)
+
+
+def arguments(program, env, seed=0):
+    from grainline.base.dims import evaluate
+
+    random = np.random.default_rng(seed)
+    shapes = [tuple(evaluate(d, env) for d in view.shape) for view in program.views]
+    return [random.normal(size=shape).astype(v.dtype.numpy) for v, shape in zip(program.views, shapes, strict=True)]
+
+
+@pytest.mark.parametrize("kernel", ROW_KERNELS, ids=lambda k: k.__name__)
+@pytest.mark.parametrize("mapping", ["local", "whole"])
+def test_symbolic_row_kernel_serves_every_width(kernel, mapping):
+    program = kernel(symbol("M"), symbol("N"))
+    compiled = Compiled(program, PlannerOptions(mapping=mapping))
+    for n in WIDTHS:
+        for m in (1, 5, 33):
+            if n == 0 and kernel is rows.masked_softmax:
+                continue  # the row number modulo zero faults
+            env = {"M": m, "N": n}
+            check(program, arguments(program, env), env, compiled=compiled)
+
+
+@pytest.mark.parametrize("kernel", ROW_KERNELS, ids=lambda k: k.__name__)
+@pytest.mark.parametrize("n", [1, 3, 16, 17, 65, 100, 768])
+def test_static_row_kernel(kernel, n):
+    program = kernel(symbol("M"), n)
+    check(program, arguments(program, {"M": 5}), {"M": 5}, PlannerOptions(mapping="local"))
+
+
+@pytest.mark.parametrize("kernel", ROW_KERNELS, ids=lambda k: k.__name__)
+@pytest.mark.parametrize("n", [1, 31, 65, 768])
+def test_static_and_symbolic_extents_give_the_same_bits(kernel, n):
+    symbolic = kernel(symbol("M"), symbol("N"))
+    static = kernel(7, n)
+    env = {"M": 7, "N": n}
+    data = arguments(symbolic, env)
+    options = PlannerOptions(mapping="local")
+    one = check(symbolic, data, env, options)
+    two = check(static, data, env, options)
+    assert one[-1].tobytes() == two[-1].tobytes(), "a static extent changed the bits"
+
+
+@pytest.mark.parametrize("kernel", POINTWISE, ids=lambda k: k.__name__)
+def test_pointwise_kernels(kernel):
+    program = kernel(symbol("M"), symbol("N"))
+    compiled = Compiled(program)
+    for n in WIDTHS:
+        env = {"M": 5, "N": n}
+        check(program, arguments(program, env), env, compiled=compiled)
+
+
+@pytest.mark.parametrize("kernel", ROW_KERNELS, ids=lambda k: k.__name__)
+@pytest.mark.parametrize("mapping", ["local", "whole"])
+def test_bits_do_not_depend_on_how_blocks_are_cut(kernel, mapping):
+    program = kernel(symbol("M"), symbol("N"))
+    compiled = Compiled(program, PlannerOptions(mapping=mapping, block=1 if mapping == "local" else 32))
+    env = {"M": 100, "N": 66}
+    data = arguments(program, env)
+    whole = check(program, data, env, compiled=compiled)
+    for parts in (2, 3, 7):
+        cut = check(program, data, env, compiled=compiled, parts=parts)
+        assert cut[-1].tobytes() == whole[-1].tobytes(), f"{parts} parts changed the bits"
+
+
+@pytest.mark.parametrize("kernel", ROW_KERNELS, ids=lambda k: k.__name__)
+@pytest.mark.parametrize("mapping", ["local", "whole"])
+def test_output_may_be_the_input_memory(kernel, mapping):
+    program = kernel(symbol("M"), symbol("N"))
+    compiled = Compiled(program, PlannerOptions(mapping=mapping))
+    env = {"M": 9, "N": 66}
+    data = arguments(program, env)
+    apart = check(program, data, env, compiled=compiled)
+    shared = data[0].copy()
+    assert compiled.launch([shared, *data[1:-1], shared], env) == 0
+    assert shared.tobytes() == apart[-1].tobytes(), "running in place changed the bits"
+
+
+def test_emitting_twice_gives_the_same_text():
+    for kernel in (*ROW_KERNELS, *POINTWISE):
+        first, second = (Compiled(kernel(symbol("M"), symbol("N"))).emitted for _ in range(2))
+        assert first.text == second.text and first.symbol == second.symbol, kernel.__name__
+
+
+def test_mean_pool():
+    program = rows.mean_pool(symbol("B"), symbol("L"), symbol("D"))
+    compiled = Compiled(program)
+    assert compiled.plan.mapping.kind == "whole", "lanes along the contiguous axis are expected"
+    for shape in ((1, 1, 1), (2, 7, 33), (3, 0, 20), (2, 5, 384)):
+        env = dict(zip("BLD", shape, strict=True))
+        check(program, arguments(program, env), env, compiled=compiled)
