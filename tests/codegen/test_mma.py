@@ -12,10 +12,12 @@ import pytest
 
 from grainline.base.dims import Expr, evaluate, symbol
 from grainline.base.dtypes import F32
+from grainline.codegen.kernel import emit
 from grainline.codegen.llvm import LinkedObject, compile_object, link_object
-from grainline.codegen.mma import emit_product
-from grainline.plan.mma import MmaPlan, Product, candidates, describe, pack_panels
+from grainline.plan.mma import pack_panels
+from grainline.plan.planner import plan
 from grainline.plan.target import host_target
+from grainline.plan.types import Plan
 from grainline.tile.build import ProgramBuilder, Value
 from grainline.tile.ir import Axis, TileProgram
 
@@ -29,9 +31,9 @@ FORMS = ("panels", "rows", "columns", "scattered")
 class Kernel:
     """A compiled plan that can be run on NumPy arrays."""
 
-    def __init__(self, plan: MmaPlan) -> None:
+    def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.emitted = emit_product(plan)
+        self.emitted = emit(plan)
         data = compile_object(self.emitted.text, host_target())
         self.linked: LinkedObject = link_object(data, (self.emitted.symbol,))
         kind = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
@@ -85,17 +87,17 @@ def product_program(
     return p.finish()
 
 
-def plans_of(program: TileProgram) -> dict[str, MmaPlan]:
-    product = describe(program)
-    assert isinstance(product, Product), product
-    return {plan.form: plan for plan in candidates(product)}
+def plans_of(program: TileProgram) -> dict[str, Plan]:
+    return {p.mapping.details.form: p for p in plan(program, host_target()).variants}
 
 
 @cache
-def kernel(form: str, plan: str = "strips", k: int | None = None, n: int | None = None, batched: bool = False) -> Kernel:
+def kernel(
+    form: str, shape: str = "strips", k: int | None = None, n: int | None = None, batched: bool = False
+) -> Kernel:
     extents = (symbol("K") if k is None else k, symbol("N") if n is None else n)
     program = product_program(form, *extents, batch=symbol("H") if batched else None)
-    return Kernel(plans_of(program)[plan])
+    return Kernel(plans_of(program)[shape])
 
 
 class Operands:
@@ -189,7 +191,9 @@ def test_the_bits_of_a_row_do_not_depend_on_its_company(form: str, k: int, n: in
         assert np.array_equal(part.run(kernel(form))[0], together[17 - m :]), f"{m} rows alone"
 
 
-@pytest.mark.parametrize("form,plan", (("panels", "strips"), ("panels", "columns"), ("rows", "strips"), ("columns", "strips")))
+@pytest.mark.parametrize(
+    "form,plan", (("panels", "strips"), ("panels", "columns"), ("rows", "strips"), ("columns", "strips"))
+)
 def test_any_cut_of_the_blocks_gives_the_same_bits(form: str, plan: str) -> None:
     operands, compiled = Operands(form, 29, 50, 900), kernel(form, plan)
     whole = operands.run(kernel(form))
@@ -233,17 +237,17 @@ def test_a_kernel_of_no_blocks_does_nothing() -> None:
 
 
 def test_equal_plans_give_equal_text() -> None:
-    texts = {emit_product(plans_of(product_program("panels", 384, 1536))["strips"]).text for _ in range(2)}
+    texts = {emit(plans_of(product_program("panels", 384, 1536))["strips"]).text for _ in range(2)}
     assert len(texts) == 1
 
 
 def test_compiling_a_kernel_is_quick() -> None:
     import time
 
-    plan = plans_of(product_program("panels", 384, 1536))["strips"]
+    one = plans_of(product_program("panels", 384, 1536))["strips"]
     times = []
     for _ in range(3):
         start = time.thread_time()
-        compile_object(emit_product(plan).text, host_target())
+        compile_object(emit(one).text, host_target())
         times.append(time.thread_time() - start)
     assert min(times) < 0.25, "generous: a guard against blow-ups of the address computation, not a benchmark"

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from grainline.base.dims import Expr
-from grainline.base.dtypes import BOOL as _BOOL
+from grainline.base.dtypes import BOOL
 from grainline.codegen.emit import ModuleText, Reg
+from grainline.codegen.kernel import PLACEHOLDER, EmittedKernel, finished
 from grainline.codegen.mma_epilogue import streams_of
 from grainline.codegen.mma_pack import pack_a_function, pack_b_function
 from grainline.codegen.mma_strip import rows_function
@@ -24,43 +24,36 @@ from grainline.plan.mma import (
     DIRECT_B_STRIPS,
     PANEL,
     STRIP_ROWS,
-    MmaPlan,
     Product,
+    Realisation,
     scratch_layout,
 )
+from grainline.plan.types import Plan
 from grainline.tile.access import LinearAccess, linear_access
 from grainline.tile.ir import Axis, View
 
 
-@dataclass(frozen=True, slots=True)
-class EmittedKernel:
-    """`text` defines `symbol`; the argument block holds one pointer per view, then the extents `words` in order."""
-
-    symbol: str
-    text: str
-    words: tuple[int | Expr, ...]
-    scratch_bytes: int | Expr
-
-
-def emit_product(plan: MmaPlan, symbol: str = "kernel") -> EmittedKernel:
-    """The kernel of `plan`; equal plans give equal text."""
-    product = plan.product
+def emit_mma(plan: Plan) -> EmittedKernel:
+    """The kernel of a matrix-product plan; equal plans give equal text."""
+    chosen = plan.mapping.details
+    assert isinstance(chosen, Realisation)
+    product = chosen.product
     kernel = KernelText(ModuleText(), product.program.views, {})
     left = linear_access(product.a)
-    form = TileForm(product, plan.packs_a, product.epilogue_form == "strip", left.coefficient(product.m))
-    _Entry(kernel.entry(symbol), plan, left).emit()
-    _Strips(kernel, plan, form).emit()
+    form = TileForm(product, chosen.packs_a, product.epilogue_form == "strip", left.coefficient(product.m))
+    _Entry(kernel.entry(PLACEHOLDER), chosen, left).emit()
+    _Strips(kernel, chosen, form).emit()
     for rows in range(1, STRIP_ROWS + 1):
         tile_function(kernel, form, rows)
-    if plan.packs_a:
+    if chosen.packs_a:
         pack_a_function(kernel, form)
-    if plan.packs_b:
+    if chosen.packs_b:
         pack_b_function(kernel, form)
     if form.to_strip:
-        rows_function(kernel, plan)
+        rows_function(kernel, chosen)
     else:
         edge_function(kernel, form)
-    return EmittedKernel(symbol, kernel.module.text, tuple(kernel.numbers), plan.scratch_bytes)
+    return finished(kernel.module.text, tuple(kernel.numbers), plan)
 
 
 def _address(w: Writer, view: View | None, access: LinearAccess, at: dict[Axis, str]) -> str:
@@ -92,7 +85,7 @@ class _Right:
 class _Entry:
     """Emits the entry function: the matrices of the range, each with its B ready to be read by strips."""
 
-    def __init__(self, w: Writer, plan: MmaPlan, left: LinearAccess) -> None:
+    def __init__(self, w: Writer, plan: Realisation, left: LinearAccess) -> None:
         self.w = w
         self.plan = plan
         self.product: Product = plan.product
@@ -101,7 +94,7 @@ class _Entry:
 
     def emit(self) -> None:
         w = self.w
-        w.function.when(Reg(w.less("%begin", "%end"), _BOOL), [], self._all)
+        w.function.when(Reg(w.less("%begin", "%end"), BOOL), [], self._all)
         w.function.do("ret i32 0")
 
     def _all(self) -> list[Reg]:
@@ -180,7 +173,7 @@ class _Entry:
 class _Strips:
     """Emits `i32 @strips(args, scratch, a, b, brow, bpanel, columns, tail, low, high, batch coordinates...)`."""
 
-    def __init__(self, kernel: KernelText, plan: MmaPlan, form: TileForm) -> None:
+    def __init__(self, kernel: KernelText, plan: Realisation, form: TileForm) -> None:
         self.plan = plan
         self.form = form
         self.product = plan.product
@@ -268,7 +261,7 @@ class _Strips:
             w.function.do(f"call void @pack_a(ptr %args, {operands})")
             return []
 
-        w.function.when(Reg(w.less("1", rows), _BOOL), [], pack)
+        w.function.when(Reg(w.less("1", rows), BOOL), [], pack)
 
     def _multiply(self, strip: str, slot: str, b: tuple[str, str, str], column: str, columns: str) -> None:
         """Calls the tile function of the strip's row count for `columns` columns from `column` on."""

@@ -10,15 +10,11 @@ from grainline.codegen.emit import Reg
 from grainline.codegen.evaluate import Evaluator
 from grainline.codegen.mma_text import KernelText
 from grainline.codegen.rows import RowBody
-from grainline.plan.mma import MmaPlan, epilogue_program, scratch_layout
+from grainline.plan.mma import Realisation, epilogue_program, row_mapping, scratch_layout
 from grainline.plan.row_schedule import schedule_rows
 
-# Sixteen lanes, two packets in flight: what row programs use everywhere.
-ROW_WIDTH = 16
-ROW_UNROLL = 2
 
-
-def rows_function(kernel: KernelText, plan: MmaPlan) -> None:
+def rows_function(kernel: KernelText, plan: Realisation) -> None:
     """`i32 @rows(args, scratch, strip, first, count, batch coordinates...)`: the epilogue of `count` rows."""
     product = plan.product
     fixed = [("ptr", "scratch"), ("ptr", "strip"), ("i64", "first"), ("i64", "count")]
@@ -26,10 +22,11 @@ def rows_function(kernel: KernelText, plan: MmaPlan) -> None:
     scratch = scratch_layout(plan)
     program, strip, row = epilogue_program(product, scratch.strip_row)
     w.arguments.bind(strip, "%strip")
+    mapping = row_mapping(product.n)
     evaluator = Evaluator(w.function, program, w.arguments)
     evaluator.enter({axis: Reg(f"%x{i}", I64) for i, axis in enumerate(product.batch)})
     spills = w.at("%scratch", w.extent(scratch.spills))
-    body = RowBody(evaluator, schedule_rows(program, product.n), ROW_WIDTH, ROW_UNROLL, spills)
+    body = RowBody(evaluator, schedule_rows(program, product.n), mapping.width, mapping.unroll, spills)
     body.prepare()
 
     def one(index: str) -> None:

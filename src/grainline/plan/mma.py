@@ -18,9 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grainline.base.dims import Expr, ceil_div
+from grainline.base.dims import product as extent_product
 from grainline.base.dtypes import F32
+from grainline.plan.cost import launch_cost
+from grainline.plan.legal import LOCAL_RULES
 from grainline.plan.row_schedule import schedule_rows
-from grainline.tile.access import linear_access
+from grainline.plan.target import Target
+from grainline.plan.types import LOCAL, MMA, Candidate, Mapping, Plan, PlanError, PlannerOptions, PlanResult
+from grainline.tile.access import Dataflow, linear_access, tile_axes
 from grainline.tile.ir import Affine, Axis, Operation, Tile, TileProgram, View
 
 Extent = "int | Expr"
@@ -37,6 +42,12 @@ class RegisterTile:
 
 # 6x16 leaves 3 of the 16 AVX2 registers for B and the broadcast; 8x12 leaves 5 of 32 on NEON; 14x32 leaves 3 of 32 on AVX-512.
 REGISTER_TILES = {"avx2": RegisterTile(6, 16, 8), "avx512": RegisterTile(14, 32, 16), "neon": RegisterTile(8, 12, 4)}
+
+
+# Rows after a product: sixteen lanes, two packets in flight, as in row programs.
+def row_mapping(n: Axis) -> Mapping:
+    return Mapping(LOCAL, n, 16, 2)
+
 
 PANEL = REGISTER_TILES["avx2"].n
 STRIP_ROWS = REGISTER_TILES["avx2"].m
@@ -72,6 +83,16 @@ class Product:
     epilogue_form: str
 
     @property
+    def matrices(self) -> int | Expr:
+        """How many matrices the product has."""
+        return extent_product(axis.extent for axis in self.batch)
+
+    @property
+    def strips(self) -> int | Expr:
+        """Strips of one matrix."""
+        return ceil_div(self.m.extent, STRIP_ROWS)
+
+    @property
     def columns_are_independent(self) -> bool:
         """Whether a block may hold a part of the columns: nothing in the epilogue crosses them."""
         return self.epilogue_form == "registers"
@@ -98,7 +119,20 @@ def describe(program: TileProgram) -> Product | MmaRefusal:
     batch, m = _rows(program, b)
     epilogue = tuple(o for o in program.body if o is not mma and o is not a and o is not b)
     form = "registers" if all(is_register_op(o, n) for o in epilogue) else "strip"
-    return Product(program, mma, a, b, m, n, mma.axis, batch, b_form, epilogue, form)
+    product = Product(program, mma, a, b, m, n, mma.axis, batch, b_form, epilogue, form)
+    return _refuse_epilogue(product) or product
+
+
+def _refuse_epilogue(product: Product) -> MmaRefusal | None:
+    """What follows the product must be a legal row program over its columns."""
+    if product.epilogue_form != "strip":
+        return None
+    program, _, _ = epilogue_program(product)
+    flow = Dataflow(program)
+    reason = next((found for rule in LOCAL_RULES if (found := rule(program, flow))), None)
+    if reason is None and tile_axes(program) != (product.n,):
+        reason = "it runs over another axis than the columns"
+    return None if reason is None else MmaRefusal(f"the code after the product is no row program: {reason}")
 
 
 def _rows(program: TileProgram, b: Operation) -> tuple[tuple[Axis, ...], Axis]:
@@ -180,11 +214,10 @@ def _spans_only(tile: Tile, n: Axis) -> bool:
 
 
 # Picoseconds of one core: a fused multiply-add at 85 % of 93 GFLOP/s, a byte of B streamed from the shared cache, a float moved by
-# packing, a float of epilogue work on the finished strip, and the fixed price of one strip.
+# packing, and the fixed price of one strip.
 FMA_PS = 25
 B_BYTE_PS = 16
 PACK_PS = 60
-EPILOGUE_PS = 600
 STRIP_PS = 60_000
 
 # A is read in place when so few columns follow that packing it would cost more than it saves.
@@ -201,8 +234,8 @@ RANGES_WANTED = 8
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class MmaPlan:
-    """One realisation of a product. `blocks`, `cost_ps` (all blocks, one core) and `scratch_bytes` (per home) are extents.
+class Realisation:
+    """One way to run a product; all of them give the same bits.
 
     form: "strips" (block = strip), "columns" (block = strip x `range_panels` panels), "batches" (block = all strips of
     one batch element, so that a B packed in scratch is packed once). `strips_together` strips of one call read a chunk
@@ -215,12 +248,19 @@ class MmaPlan:
     packs_b: bool
     range_panels: int
     strips_together: int
-    blocks: int | Expr
-    cost_ps: int | Expr
 
     @property
-    def scratch_bytes(self) -> int | Expr:
-        return scratch_layout(self).total * 4
+    def ranges(self) -> int | Expr:
+        """Column ranges of a matrix."""
+        return ceil_div(self.product.n.extent, self.range_panels * PANEL) if self.range_panels else 1
+
+    @property
+    def blocks(self) -> int | Expr:
+        matrices = self.product.matrices
+        return matrices if self.form == "batches" else matrices * self.product.strips * self.ranges
+
+    def __str__(self) -> str:
+        return f"{self.form} of {STRIP_ROWS}x{PANEL}, B {self.product.b_form}, epilogue in {self.product.epilogue_form}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +280,7 @@ class ScratchLayout:
     total: int | Expr
 
 
-def scratch_layout(plan: MmaPlan) -> ScratchLayout:
+def scratch_layout(plan: Realisation) -> ScratchLayout:
     product = plan.product
     n, k = product.n.extent, product.k.extent
     padded = ceil_div(n, PANEL) * PANEL
@@ -275,16 +315,17 @@ def epilogue_program(product: Product, strip_row: int | Expr = 0) -> tuple[TileP
     dropped = (product.a, product.b)
     body = tuple(load if o is product.mma else o for o in product.program.body if o not in dropped)
     roots = (*product.batch, product.m, row)
-    return TileProgram(product.program.name, (*product.program.views, strip), roots, body), strip, row
+    views = tuple(v for v in product.program.views if any(o.view is v for o in body))
+    return TileProgram(product.program.name, (*views, strip), roots, body), strip, row
 
 
 def _align16(extent: int | Expr) -> int | Expr:
     return ceil_div(extent, 16) * 16
 
 
-def candidates(product: Product) -> tuple[MmaPlan, ...]:
-    """The plans of `product`, all of one numeric signature; the cheapest for given extents and threads wins at run time."""
-    return tuple(_plan(product, form) for form in _forms(product))
+def realisations(product: Product) -> tuple[Realisation, ...]:
+    """Every realisation of `product`, the general one first; which is fastest depends on the extents of a call."""
+    return tuple(_realisation(product, form) for form in _forms(product))
 
 
 def _forms(product: Product) -> Iterator[str]:
@@ -297,27 +338,20 @@ def _forms(product: Product) -> Iterator[str]:
 
 
 def range_panels(n: int | Expr) -> int:
-    """Panels per column range: about `RANGES_WANTED` ranges, whole tile groups each; 0 when N is too narrow to share."""
+    """Panels per column range: about RANGES_WANTED ranges of whole tile groups; 0 when N is too narrow to share."""
     if not isinstance(n, int):
         return 2 * RANGE_STEP_PANELS
-    panels = ceil_div(n, PANEL)
-    assert isinstance(panels, int)
+    panels = -(-n // PANEL)
     wanted = max(1, round(panels / RANGES_WANTED / RANGE_STEP_PANELS)) * RANGE_STEP_PANELS
     return wanted if panels > wanted else 0
 
 
-def _plan(product: Product, form: str) -> MmaPlan:
+def _realisation(product: Product, form: str) -> Realisation:
     n = product.n.extent
     packs_a = not (isinstance(n, int) and n <= UNPACKED_A_COLUMNS)
-    packs_b = product.b_form != "panels"
     width = range_panels(n) if form == "columns" else 0
-    matrices = batch_count(product)
-    strips = ceil_div(product.m.extent, STRIP_ROWS)
-    ranges = ceil_div(n, width * PANEL) if width else 1
-    blocks = matrices if form == "batches" else matrices * strips * ranges
     together = 1 if width else _strips_together(product)
-    cost = _cost_ps(product, form, blocks, ranges)
-    return MmaPlan(product, form, packs_a, packs_b, width, together, blocks, cost)
+    return Realisation(product, form, packs_a, product.b_form != "panels", width, together)
 
 
 def _strips_together(product: Product) -> int:
@@ -330,26 +364,58 @@ def _strips_together(product: Product) -> int:
     return max(2, min(STRIPS_TOGETHER, TOGETHER_BYTES[product.epilogue_form] // per_strip))
 
 
-def batch_count(product: Product) -> int | Expr:
-    """How many matrices the product has."""
-    count: int | Expr = 1
-    for axis in product.batch:
-        count = count * axis.extent
-    return count
+def cost_ps(plan: Realisation) -> int | Expr:
+    """Predicted picoseconds of all blocks on one core.
+
+    Multiply-adds of padded columns, the stream of B (a strip waits for it, later strips find it near), packing, the
+    row-wise epilogue, and a fixed price per strip.
+    """
+    product = plan.product
+    m, k = product.m.extent, product.k.extent
+    padded = ceil_div(product.n.extent, PANEL) * PANEL
+    strips = product.matrices * product.strips * plan.ranges
+    multiply = product.matrices * m * k * padded * FMA_PS
+    stream = product.matrices * k * padded * 4 * B_BYTE_PS
+    packing = strips * k * STRIP_ROWS * PACK_PS if plan.packs_a else 0
+    if plan.packs_b:
+        times = product.matrices if plan.form == "batches" else plan.blocks
+        packing = packing + times * k * padded * (PACK_PS // 4)
+    return multiply + stream + packing + strips * STRIP_PS + _epilogue_ps(product)
 
 
-def _cost_ps(product: Product, form: str, blocks: int | Expr, ranges: int | Expr) -> int | Expr:
-    m, n, k = product.m.extent, product.n.extent, product.k.extent
-    matrices, strips = batch_count(product), ceil_div(product.m.extent, STRIP_ROWS)
-    padded = ceil_div(n, PANEL) * PANEL
-    flops = matrices * m * k * padded * FMA_PS
-    # One strip waits for the stream of B; more strips find it in a nearer cache.
-    stream = matrices * k * padded * 4 * B_BYTE_PS
-    packing = matrices * strips * ranges * k * STRIP_ROWS * PACK_PS
-    if product.b_form != "panels":
-        packing = packing + (matrices if form == "batches" else blocks) * k * padded * PACK_PS // 4
-    body = matrices * m * n * EPILOGUE_PS if product.epilogue_form == "strip" else 0
-    return flops + stream + packing + body + matrices * strips * ranges * STRIP_PS
+def _epilogue_ps(product: Product) -> int | Expr:
+    if product.epilogue_form != "strip":
+        return 0
+    program, _, _ = epilogue_program(product)
+    rows = TileProgram(program.name, program.views, (*product.batch, product.m), program.body)
+    return launch_cost(rows, row_mapping(product.n), 1)
+
+
+def plan_mma(program: TileProgram, target: Target, options: PlannerOptions = PlannerOptions()) -> PlanResult:
+    """The plans of a matrix product, one per realisation; `PlanError` with the reason when there is none."""
+    product = describe(program)
+    if isinstance(product, MmaRefusal) or options.mapping not in ("", MMA):
+        reason = product.reason if isinstance(product, MmaRefusal) else f"mapping {options.mapping!r} has no products"
+        raise PlanError(f"tile program {program.name!r} has no legal mapping ({MMA}: {reason})")
+    found = realisations(product)
+    plans = tuple(_plan(product, target, each) for each in found)
+    notes = "; ".join(str(each) for each in found)
+    chosen = Candidate(plans[0].mapping, plans[0].cost_ps)
+    return PlanResult(plans, (chosen,), (), f"one k-order for all of: {notes}; the extents of a call choose")
+
+
+def _plan(product: Product, target: Target, chosen: Realisation) -> Plan:
+    return Plan(
+        program=product.program,
+        mapping=Mapping(MMA, product.n, PANEL, 1, chosen),
+        target=target,
+        block=1,
+        blocks=chosen.blocks,
+        cost_ps=cost_ps(chosen),
+        scratch_bytes=scratch_layout(chosen).total * 4,
+        signature=f"{MMA} k-order, rows {row_mapping(product.n)}",
+        reason=str(chosen),
+    )
 
 
 def pack_panels(matrix: NDArray[np.float32], panel: int = PANEL) -> NDArray[np.float32]:
