@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from grainline.base.dtypes import BF16, BOOL, F16, F32, I32, I64, DType
+from grainline.base.dtypes import BF16, BOOL, F16, F32, F64, I32, I64, DType
 from grainline.codegen.emit import FunctionText, Reg, constant
 from grainline.codegen.math import emit_math, names
 
@@ -220,11 +220,24 @@ def cast(f: FunctionText, a: Reg, to: DType) -> Reg:
 
 
 def _between_floats(f: FunctionText, a: Reg, to: DType) -> Reg:
+    if a.dtype == F64 and to in (F16, BF16):
+        a = _round_to_odd(f, a)
     have = F32.size_bytes if a.dtype == BF16 else a.dtype.size_bytes
     want = F32.size_bytes if to == BF16 else to.size_bytes
     if have == want:
         return rounded(f, Reg(a.text, to, a.lanes))
     return rounded(f, f.convert("fpext" if have < want else "fptrunc", a, to))
+
+
+def _round_to_odd(f: FunctionText, a: Reg) -> Reg:
+    """f64 -> f32 with an inexact result made odd, so that a second rounding to 11 bits or fewer is exact."""
+    near = f.convert("fptrunc", a, F32)
+    back = f.convert("fpext", near, F64)
+    bits, one = f.bitcast(near, I32), constant(1, I32, a.lanes)
+    past = f.compare("fcmp ogt", f.intrinsic("fabs", back), f.intrinsic("fabs", a))
+    toward_zero = f.select(past, f.binary("sub", bits, one), bits)
+    odd = f.bitcast(f.binary("or", toward_zero, one), F32)
+    return f.select(f.compare("fcmp one", back, a), odd, near)
 
 
 def _saturating(f: FunctionText, a: Reg, to: DType) -> Reg:

@@ -50,7 +50,9 @@ def _remainder(function: Callable[..., Any]) -> Callable[..., Array]:
 
 def _power(a: Array, b: Array) -> Array:
     if a.dtype.kind in "fV":
-        return _through_double(np.power)(a, b)
+        value = _through_double(np.power)(a, b)
+        root = np.isneginf(a.astype(np.float64)) & (b == 0.5)  # NumPy takes the square root here, C's pow gives inf
+        return np.where(root, np.asarray(np.inf).astype(a.dtype), value)
     a, b = np.broadcast_arrays(a, b)
     total, base, rest = np.ones_like(a), a.copy(), b.astype(np.uint64 if a.dtype.kind == "u" else np.int64)
     for _ in range(64):
