@@ -21,8 +21,8 @@ std::pair<int64_t, int> grain_of(int64_t total_ps, int64_t blocks, int homes_all
 
 ExecutionWork work_of(int64_t programs, int64_t packet_width, int64_t block_size, int64_t workers,
                       int64_t blocks_per_task, int64_t chunks_per_worker) {
-  return count_work({programs, packet_width, block_size, workers, blocks_per_task,
-                     chunks_per_worker});
+  return count_work(
+      {programs, packet_width, block_size, workers, blocks_per_task, chunks_per_worker});
 }
 
 CostTerms cost_of(const ExecutionWork& work, const CostCoefficients& coefficients) {

@@ -35,6 +35,7 @@ nb::dict statistics_of(ExecutorObject& object) {
   row["held_bytes"] = s.held_bytes;
   row["allocations"] = s.allocations;
   row["growths"] = s.growths;
+  row["peak_bytes"] = s.peak_bytes;
   return row;
 }
 
@@ -86,11 +87,15 @@ void bind_executor(nb::module_& module) {
             return checked(self.run_profiled(feeds.ptr(), names.ptr(), cancel.ptr()));
           },
           arg("feeds"), arg("names").none() = nb::none(), arg("cancel").none() = nb::none(),
-          "As run; returns (results, [(node number, begin ns, end ns)]).")
-      .def("nodes", [](ExecutorObject& self) { return checked(self.nodes()); },
-           "One (node id, kernel, compute node) per node number.")
-      .def("trim", [](ExecutorObject& self) { return self.executor().trim(); },
-           "Gives idle memory of this model back to the system; returns the bytes.")
+          "As run; returns (results, [(node number, begin ns, end ns, facts)]). facts: of a "
+          "launch\n"
+          "(variant number, blocks, blocks per task, homes, scratch bytes per home), else None.")
+      .def(
+          "nodes", [](ExecutorObject& self) { return checked(self.nodes()); },
+          "One (node id, kernel, compute node) per node number.")
+      .def(
+          "trim", [](ExecutorObject& self) { return self.executor().trim(); },
+          "Gives idle memory of this model back to the system; returns the bytes.")
       .def("statistics", statistics_of);
 }
 

@@ -28,7 +28,12 @@ struct AlignedRelease {
 
 Dispatch dispatch_of(uint64_t address, const std::vector<uint64_t>& args, int64_t blocks,
                      int64_t grain, int homes, std::byte* scratch, size_t scratch_bytes) {
-  return {reinterpret_cast<TileKernel>(address), args.data(), blocks, grain, homes, scratch,
+  return {reinterpret_cast<TileKernel>(address),
+          args.data(),
+          blocks,
+          grain,
+          homes,
+          scratch,
           scratch_bytes};
 }
 
@@ -36,11 +41,11 @@ Dispatch dispatch_of(uint64_t address, const std::vector<uint64_t>& args, int64_
 std::vector<int64_t> time_dispatch(uint64_t address, const std::vector<uint64_t>& args,
                                    int64_t blocks, int64_t grain, int homes, size_t scratch_bytes,
                                    int repeat) {
-  const size_t stride = (scratch_bytes + kMemoryAlignment - 1) / kMemoryAlignment * kMemoryAlignment;
+  const size_t stride =
+      (scratch_bytes + kMemoryAlignment - 1) / kMemoryAlignment * kMemoryAlignment;
   const std::unique_ptr<std::byte, AlignedRelease> scratch(
       OutputPool::process().acquire(stride * static_cast<size_t>(homes < 1 ? 1 : homes)));
-  const Dispatch dispatch =
-      dispatch_of(address, args, blocks, grain, homes, scratch.get(), stride);
+  const Dispatch dispatch = dispatch_of(address, args, blocks, grain, homes, scratch.get(), stride);
   std::vector<int64_t> elapsed(static_cast<size_t>(repeat));
   int32_t fault = 0;
   {
@@ -70,10 +75,12 @@ nb::dict memory_statistics() {
 
 void bind_pool(nb::module_& module) {
   using nb::arg;
-  module.def("set_thread_limit", [](int limit) { Pool::process().set_thread_limit(limit); },
-             arg("limit"), "Upper limit of threads in this process; 0: all processors allowed.");
-  module.def("processors", [] { return Pool::process().processors(); },
-             "Processors that this process may use.");
+  module.def(
+      "set_thread_limit", [](int limit) { Pool::process().set_thread_limit(limit); }, arg("limit"),
+      "Upper limit of threads in this process; 0: all processors allowed.");
+  module.def(
+      "processors", [] { return Pool::process().processors(); },
+      "Processors that this process may use.");
   module.def("homes_allowed", [] { return Pool::process().homes_allowed(); });
   module.def("threads_started", [] { return Pool::process().threads_started(); });
   module.def("workers_hot", [] { return Pool::process().workers_hot(); });
@@ -84,10 +91,12 @@ void bind_pool(nb::module_& module) {
              arg("grain") = 0, arg("homes") = 1, arg("scratch_bytes") = 0, arg("repeat") = 1,
              "Runs a tile kernel over all blocks `repeat` times; returns the ns of each.");
   module.def("memory_statistics", memory_statistics);
-  module.def("set_memory_limit", [](size_t bytes) { HostMemory::process().set_limit(bytes); },
-             arg("limit_bytes"));
-  module.def("trim_outputs", [] { return OutputPool::process().trim(); },
-             "Gives cached memory of returned arrays back to the system; returns the bytes.");
+  module.def(
+      "set_memory_limit", [](size_t bytes) { HostMemory::process().set_limit(bytes); },
+      arg("limit_bytes"));
+  module.def(
+      "trim_outputs", [] { return OutputPool::process().trim(); },
+      "Gives cached memory of returned arrays back to the system; returns the bytes.");
 }
 
 }  // namespace grainline

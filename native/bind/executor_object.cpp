@@ -15,13 +15,10 @@ std::vector<Ref> refs_of(PyObject* list) {
   return refs;
 }
 
-Ref interned(const std::string& text) {
-  return Ref(PyUnicode_InternFromString(text.c_str()));
-}
+Ref interned(const std::string& text) { return Ref(PyUnicode_InternFromString(text.c_str())); }
 
 void release_output(PyObject* capsule) {
-  OutputPool::process().release(
-      static_cast<std::byte*>(PyCapsule_GetPointer(capsule, nullptr)));
+  OutputPool::process().release(static_cast<std::byte*>(PyCapsule_GetPointer(capsule, nullptr)));
 }
 
 const std::atomic<int32_t>* cancel_word(PyObject* cancel) {
@@ -73,10 +70,10 @@ ExecutorObject::ExecutorObject(std::shared_ptr<const Program> program, PyObject*
   for (size_t i = 0; i < program->outputs.size(); ++i) {
     const OutputRow& row = program->outputs[i];
     const auto slot = static_cast<size_t>(row.slot);
-    outputs_.push_back({interned(program->string(row.name)),
-                        Ref::borrow(none_to_null(
-                            PyList_GetItem(output_dtypes, static_cast<Py_ssize_t>(i)))),
-                        slot, static_cast<SlotKind>(program->slots[slot].kind)});
+    outputs_.push_back(
+        {interned(program->string(row.name)),
+         Ref::borrow(none_to_null(PyList_GetItem(output_dtypes, static_cast<Py_ssize_t>(i)))), slot,
+         static_cast<SlotKind>(program->slots[slot].kind)});
     const Ref number(PyLong_FromSize_t(i));
     PyDict_SetItem(output_numbers_.get(), outputs_.back().name.get(), number.get());
   }
@@ -121,19 +118,19 @@ bool ExecutorObject::bind_feed(RunState& state, size_t index, PyObject* value,
   PyObject* object = held->back().get();
   if (object == nullptr) return false;
   auto* array = PyArray_Check(object) ? reinterpret_cast<PyArrayObject*>(object) : nullptr;
-  const Status status = state.bind_input(
-      index, array ? static_cast<std::byte*>(PyArray_DATA(array)) : nullptr, object,
-      array ? PyArray_NDIM(array) : -1,
-      array ? reinterpret_cast<const int64_t*>(PyArray_DIMS(array)) : nullptr);
+  const Status status =
+      state.bind_input(index, array ? static_cast<std::byte*>(PyArray_DATA(array)) : nullptr,
+                       object, array ? PyArray_NDIM(array) : -1,
+                       array ? reinterpret_cast<const int64_t*>(PyArray_DIMS(array)) : nullptr);
   if (!status.is_ok()) raise_failure(status, "", nullptr);
   return status.is_ok();
 }
 
 bool ExecutorObject::bind_default(RunState& state, size_t index) {
   PyArrayObject* array = inputs_[index].default_array.array();
-  const Status status = state.bind_input(
-      index, static_cast<std::byte*>(PyArray_DATA(array)), inputs_[index].default_array.get(),
-      PyArray_NDIM(array), reinterpret_cast<const int64_t*>(PyArray_DIMS(array)));
+  const Status status = state.bind_input(index, static_cast<std::byte*>(PyArray_DATA(array)),
+                                         inputs_[index].default_array.get(), PyArray_NDIM(array),
+                                         reinterpret_cast<const int64_t*>(PyArray_DIMS(array)));
   if (!status.is_ok()) raise_failure(status, "", nullptr);
   return status.is_ok();
 }
@@ -154,8 +151,7 @@ bool ExecutorObject::refuse_names(PyObject* feeds) {
   if (!refuse || !known || !optional) return false;
   for (const Input& input : inputs_)
     PyList_Append(input.default_array ? optional.get() : known.get(), input.name.get());
-  const Ref never(
-      PyObject_CallFunction(refuse.get(), "OOO", feeds, known.get(), optional.get()));
+  const Ref never(PyObject_CallFunction(refuse.get(), "OOO", feeds, known.get(), optional.get()));
   return false;
 }
 
@@ -221,12 +217,10 @@ PyObject* ExecutorObject::results(RunState& state, PyObject* names) {
 PyObject* ExecutorObject::result(RunState& state, const Output& output) {
   const SlotState& slot = state.slots[output.slot];
   if (output.kind == SlotKind::output) return owned_array(state, output);
-  if (output.kind == SlotKind::object)
-    return Py_NewRef(static_cast<PyObject*>(slot.object));
+  if (output.kind == SlotKind::object) return Py_NewRef(static_cast<PyObject*>(slot.object));
   // A fed or constant value comes back as a copy: results never share memory with feeds.
-  const Ref shown(slot.object != nullptr
-                      ? Py_NewRef(static_cast<PyObject*>(slot.object))
-                      : Py_XNewRef(weights_[output.slot].get()));
+  const Ref shown(slot.object != nullptr ? Py_NewRef(static_cast<PyObject*>(slot.object))
+                                         : Py_XNewRef(weights_[output.slot].get()));
   if (!shown || !PyArray_Check(shown.get())) return Py_XNewRef(shown.get());
   return PyArray_NewCopy(shown.array(), NPY_CORDER);
 }
@@ -254,8 +248,7 @@ bool ExecutorObject::find_outputs(PyObject* names, std::vector<size_t>* wanted) 
       if (PyErr_Occurred()) return false;
       const Ref refuse(import_function("grainline.runtime.feeds", "refuse_output"));
       if (refuse)
-        const Ref never(
-            PyObject_CallFunction(refuse.get(), "OO", name, output_numbers_.get()));
+        const Ref never(PyObject_CallFunction(refuse.get(), "OO", name, output_numbers_.get()));
       return false;
     }
     wanted->push_back(PyLong_AsSize_t(number));
@@ -264,6 +257,17 @@ bool ExecutorObject::find_outputs(PyObject* names, std::vector<size_t>* wanted) 
 }
 
 // ---- profiles ---------------------------------------------------------------------------------
+
+// What the tiling of a launch chose, or None. New reference.
+PyObject* ExecutorObject::launch_facts(const RunState& state, size_t number) const {
+  const Program& p = executor_.program();
+  if (p.string(p.node_rows[number].kernel_name) != "Launch") Py_RETURN_NONE;
+  const auto launch = static_cast<size_t>(p.nodes[number].a);
+  const Dispatch& d = state.dispatches[launch];
+  return Py_BuildValue("iLLin", static_cast<int>(state.variants[launch]),
+                       static_cast<long long>(d.blocks), static_cast<long long>(d.grain), d.homes,
+                       static_cast<Py_ssize_t>(d.scratch_stride));
+}
 
 PyObject* ExecutorObject::run_profiled(PyObject* feeds, PyObject* names, PyObject* cancel) {
   Lease lease(executor_);
@@ -274,9 +278,9 @@ PyObject* ExecutorObject::run_profiled(PyObject* feeds, PyObject* names, PyObjec
   if (!arrays || !times) return nullptr;
   for (size_t i = 0; i < state.times.size(); ++i) {
     const NodeTime& time = state.times[i];
-    const Ref row(Py_BuildValue("nLL", static_cast<Py_ssize_t>(i),
+    const Ref row(Py_BuildValue("nLLN", static_cast<Py_ssize_t>(i),
                                 static_cast<long long>(time.begin_ns),
-                                static_cast<long long>(time.end_ns)));
+                                static_cast<long long>(time.end_ns), launch_facts(state, i)));
     if (!row || PyList_Append(times.get(), row.get()) < 0) return nullptr;
   }
   return Py_BuildValue("NN", arrays.release(), times.release());

@@ -15,8 +15,7 @@ class ExecutorObject {
   // input_dtypes and output_dtypes: numpy.dtype per input and output (None: any object);
   // slot_dtypes the same per slot; calls: a callable per host op.
   ExecutorObject(std::shared_ptr<const Program> program, PyObject* input_dtypes,
-                 PyObject* output_dtypes, PyObject* slot_dtypes, PyObject* calls,
-                 int thread_limit);
+                 PyObject* output_dtypes, PyObject* slot_dtypes, PyObject* calls, int thread_limit);
 
   // Keeps `array` and uses its memory for the slot. Before the first run.
   void set_weight(size_t slot, PyObject* array);
@@ -24,7 +23,7 @@ class ExecutorObject {
   // All results are new references; nullptr: a Python error is set. names: None or a list of output
   // names. cancel: None or an int32 array of one element; the run ends when it is not zero.
   PyObject* run(PyObject* feeds, PyObject* names, PyObject* cancel);
-  // (list of results, list of (node number, begin ns, end ns))
+  // (list of results, list of (node number, begin ns, end ns, facts of a launch or None))
   PyObject* run_profiled(PyObject* feeds, PyObject* names, PyObject* cancel);
   // One (node id, kernel, compute node) per node number.
   PyObject* nodes() const;
@@ -57,6 +56,7 @@ class ExecutorObject {
   PyObject* result(RunState& state, const Output& output);
   PyObject* owned_array(RunState& state, const Output& output);
   PyObject* results(RunState& state, PyObject* names);
+  PyObject* launch_facts(const RunState& state, size_t number) const;
   bool find_outputs(PyObject* names, std::vector<size_t>* wanted);
 
   Executor executor_;

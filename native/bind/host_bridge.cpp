@@ -56,9 +56,10 @@ Ref arguments(const HostContext& context, const RunState& state, const HostCallR
 void store(RunState& state, size_t slot, PyObject* object) {
   SlotState& target = state.slots[slot];
   target.object = Py_NewRef(object);
-  target.data = PyArray_Check(object) ? static_cast<std::byte*>(PyArray_DATA(
-                                            reinterpret_cast<PyArrayObject*>(object)))
-                                      : nullptr;
+  target.data =
+      PyArray_Check(object)
+          ? static_cast<std::byte*>(PyArray_DATA(reinterpret_cast<PyArrayObject*>(object)))
+          : nullptr;
 }
 
 bool call(void* context_pointer, RunState& state, const HostCallRow& row) {
@@ -113,8 +114,8 @@ PyObject* view_of_slot(const RunState& state, size_t slot, PyObject* dtype) {
   }
   npy_intp dims[NPY_MAXDIMS];
   for (int64_t axis = 0; axis < row.rank; ++axis)
-    dims[axis] = state.value(
-        state.program().dim_values[static_cast<size_t>(row.first_dim_value + axis)]);
+    dims[axis] =
+        state.value(state.program().dim_values[static_cast<size_t>(row.first_dim_value + axis)]);
   static std::byte nothing[64];
   void* data = state.slots[slot].data != nullptr ? state.slots[slot].data : nothing;
   Py_INCREF(dtype);

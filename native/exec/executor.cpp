@@ -63,7 +63,7 @@ Status Executor::run(RunState& state) {
   const RunScope scope;
   Pool& pool = Pool::process();
   state.homes_allowed = std::min(pool.homes_allowed(), thread_limit_);
-  if (state.homes_allowed != state.tiled_homes_) state.is_known_[0] = 0;
+  if (state.is_splittable_ && state.homes_allowed != state.tiled_homes_) state.is_known_[0] = 0;
   if (state.wants_threads && state.homes_wanted > 1) pool.warm(state.homes_wanted);
   if (state.terminate == nullptr) state.terminate = &kNeverTerminate;
   state.last_poll_ns_ = 0;
@@ -130,12 +130,13 @@ size_t Executor::trim() {
 }
 
 Executor::Statistics Executor::statistics() {
-  Statistics total{states_.load(std::memory_order_relaxed), 0, 0, 0};
+  Statistics total{states_.load(std::memory_order_relaxed), 0, 0, 0, 0};  // a statistic
   const auto add = [&](const RunState& state) {
     const SpanAllocator::Statistics one = state.allocator.statistics();
     total.held_bytes += one.held_bytes;
     total.allocations += one.allocations;
     total.growths += one.growths;
+    total.peak_bytes = std::max(total.peak_bytes, state.recent_peak_bytes());
   };
   if (RunState* state = hot_.exchange(nullptr, std::memory_order_acquire)) {  // as in lease
     add(*state);

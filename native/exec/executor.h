@@ -41,10 +41,11 @@ class Executor {
   size_t trim();
 
   struct Statistics {
-    size_t states;            // RunStates that exist
-    size_t held_bytes;        // of the idle ones
+    size_t states;      // RunStates that exist
+    size_t held_bytes;  // of the idle ones
     uint64_t allocations;
     uint64_t growths;
+    size_t peak_bytes;  // the most that one of the last runs used at a time
   };
   Statistics statistics();
 

@@ -103,10 +103,10 @@ bool RunState::evaluate(const Group& group) {
 bool RunState::report_bad_value(size_t instruction, const char* what) {
   static constexpr const char* kNames[] = {"dim", "+", "-", "*", "floordiv", "mod", "min", "max"};
   const Instruction& in = program_->instructions[instruction];
-  return fail(StatusCode::invalid_argument,
-              "the extents that follow from the given shapes " + std::string(what) + ": " +
-                  std::to_string(value(in.a)) + " " + kNames[in.op] + " " +
-                  std::to_string(value(in.b)));
+  return fail(StatusCode::invalid_argument, "the extents that follow from the given shapes " +
+                                                std::string(what) + ": " +
+                                                std::to_string(value(in.a)) + " " + kNames[in.op] +
+                                                " " + std::to_string(value(in.b)));
 }
 
 bool RunState::verify(const Group& group, bool is_feed) {
@@ -135,21 +135,25 @@ bool RunState::fail_check(const Check& check, bool is_feed) {
 bool RunState::tile(const Group& group, bool is_first) {
   if (is_first) {
     homes_wanted = 1;
-    wants_threads = false;
-    int64_t splittable_ps = 0;
-    for (int64_t i = group.launch_begin; i < group.launch_end; ++i) {
-      const auto launch = static_cast<size_t>(program_->group_launches[static_cast<size_t>(i)]);
-      const auto variant = static_cast<size_t>(program_->launches[launch].variant_begin);
-      const int64_t cost_ps = value(program_->variants[variant].cost_ps);
-      if (cost_ps >= calibration.hot_threshold_ps)
-        splittable_ps = cost_ps > INT64_MAX - splittable_ps ? INT64_MAX : splittable_ps + cost_ps;
-    }
-    wants_threads = homes_allowed > 1 && splittable_ps >= calibration.parked_threshold_ps;
+    wants_threads = homes_allowed > 1 && splittable_ps(group) >= calibration.parked_threshold_ps;
+    is_splittable_ = false;
   }
   for (int64_t i = group.launch_begin; i < group.launch_end; ++i)
     tile_launch(static_cast<size_t>(program_->group_launches[static_cast<size_t>(i)]));
   tiled_homes_ = homes_allowed;
   return false;
+}
+
+int64_t RunState::splittable_ps(const Group& group) const {
+  int64_t total_ps = 0;
+  for (int64_t i = group.launch_begin; i < group.launch_end; ++i) {
+    const auto launch = static_cast<size_t>(program_->group_launches[static_cast<size_t>(i)]);
+    const auto variant = static_cast<size_t>(program_->launches[launch].variant_begin);
+    const int64_t cost_ps = value(program_->variants[variant].cost_ps);
+    if (cost_ps < calibration.hot_threshold_ps) continue;
+    total_ps = cost_ps > INT64_MAX - total_ps ? INT64_MAX : total_ps + cost_ps;
+  }
+  return total_ps;
 }
 
 // Picks the variant that ends first by its prediction, then fills what the launch needs.
@@ -162,8 +166,8 @@ void RunState::tile_launch(size_t launch) {
   for (int64_t v = row.variant_begin; v < row.variant_end; ++v) {
     const VariantRow& variant = p.variants[static_cast<size_t>(v)];
     const int64_t cost_ps = value(variant.cost_ps);
-    const GrainChoice trial = choose_grain(cost_ps, value(variant.blocks), homes_allowed,
-                                           wants_threads, calibration);
+    const GrainChoice trial =
+        choose_grain(cost_ps, value(variant.blocks), homes_allowed, wants_threads, calibration);
     if (best != nullptr && cost_ps / trial.homes >= best_ps) continue;
     best = &variant;
     best_ps = cost_ps / trial.homes;
@@ -172,10 +176,17 @@ void RunState::tile_launch(size_t launch) {
   const size_t stride = (static_cast<size_t>(value(best->scratch_bytes)) + kMemoryAlignment - 1) &
                         ~(kMemoryAlignment - 1);
   uint64_t* argument = &arguments[static_cast<size_t>(p.argument_begin[launch])];
-  dispatches[launch] = {p.tile_kernels[static_cast<size_t>(best->key)], argument,
-                        value(best->blocks), choice.grain, choice.homes, nullptr, stride};
+  dispatches[launch] = {p.tile_kernels[static_cast<size_t>(best->key)],
+                        argument,
+                        value(best->blocks),
+                        choice.grain,
+                        choice.homes,
+                        nullptr,
+                        stride};
   costs_ps[launch] = value(best->cost_ps);
+  variants[launch] = best - &p.variants[static_cast<size_t>(row.variant_begin)];
   homes_wanted = std::max(homes_wanted, choice.homes);
+  is_splittable_ |= costs_ps[launch] >= calibration.hot_threshold_ps;
   argument += row.view_end - row.view_begin;
   for (int64_t w = row.word_begin; w < row.word_end; ++w)
     *argument++ = static_cast<uint64_t>(value(p.words[static_cast<size_t>(w)]));

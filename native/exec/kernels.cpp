@@ -24,11 +24,11 @@ bool alloc_model_output(RunState& state, const Node& node) {
   const int64_t size_bytes = state.value(node.c);
   std::byte* data = OutputPool::process().acquire(static_cast<size_t>(size_bytes));
   if (data == nullptr) [[unlikely]]
-    return state.fail(StatusCode::out_of_memory,
-                      "no memory for " + std::to_string(size_bytes) + " bytes of output '" +
-                          state.program().string(
-                              state.program().outputs[static_cast<size_t>(node.b)].name) +
-                          "'");
+    return state.fail(
+        StatusCode::out_of_memory,
+        "no memory for " + std::to_string(size_bytes) + " bytes of output '" +
+            state.program().string(state.program().outputs[static_cast<size_t>(node.b)].name) +
+            "'");
   slot_of(state, node.a).data = data;
   return false;
 }

@@ -1,8 +1,8 @@
 // A packed execution graph: flat, immutable tables, shared by all Runs.
 //
-// The blob is written by grainline/execgraph/pack.py: magic, format, then the tables in the order of
-// the members below, each preceded by its number of rows. A row struct holds i64 fields only, in the
-// writer's order, so that a table is one copy.
+// The blob is written by grainline/execgraph/pack.py: magic, format, then the tables in the order
+// of the members below, each preceded by its number of rows. A row struct holds i64 fields only, in
+// the writer's order, so that a table is one copy.
 #pragma once
 
 #include <cstdint>
@@ -102,7 +102,7 @@ struct Program {
   std::vector<std::string> strings;
   std::vector<TileKernel> tile_kernels;  // by key number
   std::vector<Node> nodes;               // node_rows, resolved
-  std::vector<int64_t> argument_begin;   // per launch: its place in the argument array, plus the end
+  std::vector<int64_t> argument_begin;  // per launch: its place in the argument array, plus the end
 
   size_t value_count() const { return constants.size() + instructions.size(); }
   size_t dim_count() const;

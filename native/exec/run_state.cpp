@@ -26,6 +26,7 @@ RunState::RunState(std::shared_ptr<const Program> program, MemorySource& memory)
   std::ranges::copy(p.constants, values.begin());
   dispatches.resize(p.launches.size());
   costs_ps.resize(p.launches.size());
+  variants.resize(p.launches.size());
   arguments.resize(static_cast<size_t>(p.argument_begin.back()));
   input_dims_.resize(p.inputs.size());
   dims_.resize(p.dim_count());
@@ -43,9 +44,9 @@ Status RunState::bind_input(size_t input, std::byte* data, void* object, int ran
   slot.object = object;
   if (row.rank < 0) return {};
   if (rank != row.rank)
-    return Status(StatusCode::invalid_argument,
-                  "input '" + program_->string(row.name) + "': expected rank " +
-                      std::to_string(row.rank) + ", found rank " + std::to_string(rank));
+    return Status(StatusCode::invalid_argument, "input '" + program_->string(row.name) +
+                                                    "': expected rank " + std::to_string(row.rank) +
+                                                    ", found rank " + std::to_string(rank));
   std::copy_n(dims, rank, dims_.begin() + row.first_dim);
   return {};
 }
@@ -106,9 +107,12 @@ void RunState::drop_outputs() {
 void RunState::settle_memory() {
   recent_peaks_[runs_++ % kRememberedRuns] = peak_bytes_;
   peak_bytes_ = 0;
-  const size_t need = *std::max_element(recent_peaks_, recent_peaks_ + kRememberedRuns);
-  if (allocator.statistics().held_bytes > 2 * need + kSlackBytes) [[unlikely]]
+  if (allocator.statistics().held_bytes > 2 * recent_peak_bytes() + kSlackBytes) [[unlikely]]
     allocator.trim();
+}
+
+size_t RunState::recent_peak_bytes() const {
+  return *std::max_element(recent_peaks_, recent_peaks_ + kRememberedRuns);
 }
 
 bool RunState::poll() {

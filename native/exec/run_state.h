@@ -1,5 +1,5 @@
-// What one Run changes. A RunState serves one Run at a time (the lease of Executor sees to that) and
-// keeps its memory, and everything it derived from the input shapes, for the next one.
+// What one Run changes. A RunState serves one Run at a time (the lease of Executor sees to that)
+// and keeps its memory, and everything it derived from the input shapes, for the next one.
 #pragma once
 
 #include <atomic>
@@ -69,6 +69,8 @@ class RunState {
   void drop_outputs();
   // Counters of the run that ended; gives memory back after a spike.
   void settle_memory();
+  // The most memory that one of the last runs used at a time.
+  size_t recent_peak_bytes() const;
   // Called between launches; true: the run must end (the Status is set).
   bool charge(int64_t cost_ps) {
     poll_budget_ps_ -= cost_ps > kMinCharge ? cost_ps : kMinCharge;
@@ -82,6 +84,7 @@ class RunState {
   std::vector<int64_t> values;
   std::vector<Dispatch> dispatches;  // per launch, filled by its tiling
   std::vector<int64_t> costs_ps;     // per launch, of the chosen variant
+  std::vector<int64_t> variants;     // per launch, the chosen one, counted from its first
   std::vector<uint64_t> arguments;   // of all launches, at Program::argument_begin
   std::vector<NodeTime> times;       // per node; empty: not profiling
   SpanAllocator allocator;
@@ -110,6 +113,7 @@ class RunState {
   bool verify(const Group& group, bool is_feed);
   bool fail_check(const Check& check, bool is_feed);
   bool tile(const Group& group, bool is_first);
+  int64_t splittable_ps(const Group& group) const;
   void tile_launch(size_t launch);
 
   std::shared_ptr<const Program> program_;
@@ -118,6 +122,7 @@ class RunState {
   std::vector<int64_t> seen_dims_;  // that the values of each group were derived from
   std::vector<uint8_t> is_known_;   // per group: values and tilings fit seen_dims_
   int tiled_homes_ = 0;             // homes_allowed that the tilings were made with
+  bool is_splittable_ = true;       // some launch is large enough for homes_allowed to matter
   int64_t poll_budget_ps_ = 0;
   int64_t last_poll_ns_ = 0;  // 0: not polled in this run
   size_t live_bytes_ = 0;

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.execgraph.toy import CALLABLES, feeds_of, random_graph, variant
 
 from grainline.base.dims import floordiv, symbol
 from grainline.base.dtypes import F32, I64, STRING
@@ -19,6 +18,7 @@ from grainline.execgraph.pack import pack
 from grainline.execgraph.passes import optimise
 from grainline.execgraph.text import parse, print_graph
 from grainline.execgraph.verify import require_valid, verify
+from tests.execgraph.toy import CALLABLES, feeds_of, random_graph, variant
 
 SEEDS = range(25)
 

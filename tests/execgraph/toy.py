@@ -54,7 +54,10 @@ def _ir(name: str, views: tuple[str, ...], body: str) -> str:
     return _LOOP.format(name=name, loads="\n".join(loads), body=body, block=BLOCK)
 
 
-_MIX = _ir("mix", ("a", "b", "out"), """
+_MIX = _ir(
+    "mix",
+    ("a", "b", "out"),
+    """
   %pa = getelementptr i64, ptr %a, i64 %i
   %pb = getelementptr i64, ptr %b, i64 %i
   %po = getelementptr i64, ptr %out, i64 %i
@@ -62,23 +65,32 @@ _MIX = _ir("mix", ("a", "b", "out"), """
   %vb = load i64, ptr %pb
   %t = mul i64 %va, 3
   %r = add i64 %t, %vb
-  store i64 %r, ptr %po""")
-_UPDATE = _ir("update", ("io", "a"), """
+  store i64 %r, ptr %po""",
+)
+_UPDATE = _ir(
+    "update",
+    ("io", "a"),
+    """
   %pio = getelementptr i64, ptr %io, i64 %i
   %pa = getelementptr i64, ptr %a, i64 %i
   %vio = load i64, ptr %pio
   %va = load i64, ptr %pa
   %t = mul i64 %vio, 5
   %r = add i64 %t, %va
-  store i64 %r, ptr %pio""")
-_THROUGH = _ir("through", ("a", "out"), """
+  store i64 %r, ptr %pio""",
+)
+_THROUGH = _ir(
+    "through",
+    ("a", "out"),
+    """
   %pa = getelementptr i64, ptr %a, i64 %i
   %po = getelementptr i64, ptr %out, i64 %i
   %va = load i64, ptr %pa
   store volatile i64 %va, ptr %scratch
   %back = load volatile i64, ptr %scratch
   %r = add i64 %back, 1
-  store i64 %r, ptr %po""")
+  store i64 %r, ptr %po""",
+)
 _FAULT = f"""
 define i32 @fault(ptr %args, i64 %begin, i64 %end, ptr %scratch) {{
 {_argument(1, "code", "i64")}

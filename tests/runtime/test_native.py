@@ -80,9 +80,7 @@ def test_two_threads_may_run_one_model() -> None:
             if not all(np.array_equal(a, b) for a, b in zip(executor.run(feeds), expected, strict=True)):
                 wrong.append(turn)
 
-    cache = {
-        (1 + (seed * 31 + turn * 7) % 90, turn): None for seed in range(4) for turn in range(100)
-    }
+    cache = {(1 + (seed * 31 + turn * 7) % 90, turn): None for seed in range(4) for turn in range(100)}
     for n, turn in cache:
         cache[n, turn] = interpret(graph, feeds_of(n, turn), CALLABLES)
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
@@ -169,7 +167,9 @@ def zeros(*shape: int) -> np.ndarray[Any, Any]:
 def test_a_mismatch_names_input_axis_expected_found_and_who_fixed_the_symbol() -> None:
     executor = two_inputs((2 * N, N))
     executor.run({"x": zeros(3, 4), "y": zeros(6, 3)})
-    with pytest.raises(FeedError, match=r"input 'y' axis 0: expected 2\*N = 6 .*N is fixed by input 'x' axis 0.* found 7"):
+    with pytest.raises(
+        FeedError, match=r"input 'y' axis 0: expected 2\*N = 6 .*N is fixed by input 'x' axis 0.* found 7"
+    ):
         executor.run({"x": zeros(3, 4), "y": zeros(7, 3)})
     with pytest.raises(FeedError, match=r"input 'y' axis 1: expected N = 3 .* found 5"):
         executor.run({"x": zeros(3, 4), "y": zeros(6, 5)})
@@ -286,7 +286,7 @@ def test_the_binding_names_what_is_wrong_with_the_feeds() -> None:
     ):
         with pytest.raises(FeedError, match=text):
             executor.run(feeds)
-    with pytest.raises(FeedError, match="'q'.*expected one of"):
+    with pytest.raises(FeedError, match=r"'q'.*expected one of"):
         executor.run(good, ["q"])
     executor.run(good, ["out", "out"])
 

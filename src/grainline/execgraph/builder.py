@@ -9,7 +9,7 @@ once, which is released after every user. Afterwards the order of the calls carr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -210,15 +210,15 @@ class GraphBuilder:
         infer = self._nodes[self._infer_inputs]
         infer["inputs"] = tuple(graph_input.slot for graph_input in self._inputs)
         infer["attributes"] = {"group": 0, "shapes": tuple(graph_input.shape for graph_input in self._inputs)}
-        outputs = tuple(self._outputs)
+        containers = {name: tuple(map(self._node, ids)) for name, ids in self._containers.items()}
         graph = ExecuteGraph(
             self.name,
             tuple(self._inputs),
-            outputs,
+            tuple(self._outputs),
             tuple(self._slots),
-            *(tuple(map(self._node, self._containers[c])) for c in ("init", "main", "deinit")),
-            tuple(self._weights),
-            tuple(self._host_ops),
+            **containers,
+            weights=tuple(self._weights),
+            host_ops=tuple(self._host_ops),
         )
         return graph if output_order is None else with_output_order(graph, tuple(output_order))
 
@@ -306,14 +306,13 @@ class GraphBuilder:
         for slot in checked:
             # The check must be over before anyone looks at the memory, so it counts as the writer.
             use = self._uses[slot]
-            self._nodes[use.guarder]["controls"].add(node)
+            if use.guarder is not None:
+                self._nodes[use.guarder]["controls"].add(node)
             use.writer = node
 
 
 def with_output_order(graph: ExecuteGraph, names: tuple[str, ...]) -> ExecuteGraph:
     """The same graph with its outputs in the order of `names` (a permutation of the outputs' names)."""
-    from dataclasses import replace
-
     order = {name: position for position, name in enumerate(names)}
     outputs = tuple(sorted(graph.outputs, key=lambda output: order[output.name]))
     moved = {old: outputs.index(output) for old, output in enumerate(graph.outputs)}

@@ -76,7 +76,9 @@ class _Run:
         assert slot.dtype is not None and slot.shape is not None
         shape = tuple(self.extent(extent) for extent in slot.shape)
         count = int(np.prod(shape, dtype=np.int64))
-        return self.blocks[slot.id].view(np.uint8)[: count * slot.dtype.size_bytes].view(slot.dtype.numpy).reshape(shape)
+        return (
+            self.blocks[slot.id].view(np.uint8)[: count * slot.dtype.size_bytes].view(slot.dtype.numpy).reshape(shape)
+        )
 
     def extent(self, extent: Extent) -> int:
         return dims.evaluate(extent, self.env)

@@ -50,15 +50,11 @@ def parse(text: str) -> ExecuteGraph:
             items[kind].append(arguments[0] if kind == "graph" else _BUILDERS[kind](*arguments))
         except (SyntaxError, AssertionError, KeyError, TypeError, ValueError) as problem:
             raise ValueError(f"line {number}: {problem!r} in {line!r}") from problem
-    return ExecuteGraph(
-        items["graph"][0] if items["graph"] else "",
-        tuple(items["input"]),
-        tuple(items["output"]),
-        tuple(items["slot"]),
-        *(tuple(items[container]) for container in _CONTAINERS),
-        tuple(items["weight"]),
-        tuple(items["host_op"]),
-    )
+    parts = {kind: tuple(found) for kind, found in items.items()}
+    name = parts["graph"][0] if parts["graph"] else ""
+    containers = {container: parts[container] for container in _CONTAINERS}
+    tables = {"weights": parts["weight"], "host_ops": parts["host_op"]}
+    return ExecuteGraph(name, parts["input"], parts["output"], parts["slot"], **containers, **tables)
 
 
 _BUILDERS: dict[str, Callable[..., Any]] = {

@@ -85,8 +85,8 @@ def _producers(graph: ExecuteGraph) -> Iterator[str]:
     """Every slot that is used has exactly one producer, inputs have none."""
     count = [0] * len(graph.slots)
     for node in _nodes(graph):
-        for slot in node.outputs:
-            count[slot] += 1
+        for produced in node.outputs:
+            count[produced] += 1
     used = _used(graph)
     for slot in graph.slots:
         if slot.id not in used:

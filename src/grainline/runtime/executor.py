@@ -34,6 +34,8 @@ class ModelExecutor:
         self._threads = threads
         self._weights: dict[int, WeightHold] = {}
         self._native: Any = None
+        tilings = {node.outputs[0]: node.attributes["variants"] for node in graph.main if node.kernel == "Tiling"}
+        self._variants = {node.id: tilings[node.inputs[0]] for node in graph.launches()}
 
     @property
     def is_loaded(self) -> bool:
@@ -77,14 +79,20 @@ class ModelExecutor:
     def run_profiled(
         self, feeds: Mapping[str, Any], names: Sequence[str] | None = None
     ) -> tuple[list[Any], list[dict[str, Any]]]:
-        """As `run`; the second part has one record per node: name, kernel, node, start_ns, elapsed_ns."""
+        """As `run`; the second part has one record per node: name, kernel, node, start_ns, elapsed_ns; for a launch
+        also what its tiling chose: tile_kernel, variant, blocks, grain, homes, scratch_bytes.
+        """
         results, times = self._native.run_profiled(feeds, names)
         nodes = self._native.nodes()
         records = []
-        for number, begin_ns, end_ns in times:
+        for number, begin_ns, end_ns, chosen in times:
             node_id, kernel, compute_node = nodes[number]
-            times_of = {"start_ns": begin_ns, "elapsed_ns": end_ns - begin_ns}
-            records.append({"name": compute_node or kernel, "kernel": kernel, "node": node_id, **times_of})
+            record = {"name": compute_node or kernel, "kernel": kernel, "node": node_id}
+            record |= {"start_ns": begin_ns, "elapsed_ns": end_ns - begin_ns}
+            if chosen is not None:
+                record |= dict(zip(("variant", "blocks", "grain", "homes", "scratch_bytes"), chosen, strict=True))
+                record["tile_kernel"] = self._variants[node_id][chosen[0]].key
+            records.append(record)
         return results, records
 
     def unload(self) -> None:
@@ -101,7 +109,7 @@ class ModelExecutor:
         return self._native.trim() + _native.trim_outputs()
 
     def statistics(self) -> dict[str, int]:
-        """states, held_bytes, allocations, growths of the idle runs."""
+        """states, held_bytes, allocations, growths, peak_bytes of the idle runs."""
         return self._native.statistics()
 
 

@@ -16,11 +16,7 @@ class DropDeadNodes:
     def run(self, graph: ExecuteGraph) -> ExecuteGraph:
         used = {slot for node in graph.main if not node.is_guarder for slot in node.inputs}
         dead = {
-            slot
-            for node in graph.main
-            if node.kernel == "AllocMemory"
-            for slot in node.outputs
-            if slot not in used
+            slot for node in graph.main if node.kernel == "AllocMemory" for slot in node.outputs if slot not in used
         }
         main = tuple(node for node in graph.main if dead.isdisjoint((*node.inputs, *node.outputs)))
         return graph if not dead else replace(graph, main=main)
