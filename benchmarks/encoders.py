@@ -1,0 +1,120 @@
+"""Latency of both sentence encoders beside onnxruntime, and beside onnxruntime on its own optimised graph (fp32).
+
+    python benchmarks/encoders.py [--rounds 9] [--seconds 0.3] [--only L3] [--threads 1,2] [--shapes 1x8,8x128]
+
+A row is one cell (model, batch x length, threads). Ratios are grainline's time over the peer's, by round: median and
+10th-90th percentile. `A/A` is grainline over grainline. `diff` is the largest absolute difference to onnxruntime.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from common import ENCODERS, encoder_feeds, machine, model_path, print_table, verdict
+
+from grainline.tools import arms
+from grainline.tools.benching import feed_all
+
+SHAPES = ((1, 8), (1, 32), (1, 128), (8, 128))
+PLAIN_BOUND, OPTIMISED_BOUND = 0.75, 0.85
+HEAD = ("model", "shape", "threads", "grainline ms", "A/A", "onnxruntime ms", "ratio", f"<= {PLAIN_BOUND}",
+        "optimised ms", "ratio ", f"<= {OPTIMISED_BOUND}", "diff")  # fmt: skip
+
+
+def optimised_by_peer(path: str, folder: str) -> str:
+    """onnxruntime's transformer optimizer applied to the model; the new file."""
+    from onnxruntime.transformers import optimizer
+
+    target = str(Path(folder) / "optimised.onnx")
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        optimizer.optimize_model(path, model_type="bert", num_heads=0, hidden_size=0, opt_level=0).save_model_to_file(
+            target
+        )
+    return target
+
+
+def input_names(path: str) -> list[str]:
+    import onnx
+
+    graph = onnx.load(path, load_external_data=False).graph
+    weights = {tensor.name for tensor in graph.initializer}
+    return [value.name for value in graph.input if value.name not in weights]
+
+
+def largest_difference(ours: arms.Arm, peer: arms.Arm, folder: str) -> float:
+    results = []
+    for arm in (ours, peer):
+        path = str(Path(folder) / f"{arm.name}.npz")
+        arm.ask(do="save", path=path)
+        with np.load(path) as archive:
+            results.append([archive[name] for name in archive.files])
+    return max(float(np.max(np.abs(a.astype(np.float64) - b))) for a, b in zip(*results) if a.size)
+
+
+def p50_ms(arm: arms.Arm) -> str:
+    return f"{np.median(arm.all_calls()) / 1e6:.2f}"
+
+
+def cell(running: list[arms.Arm], names: list[str], shape: tuple[int, int], options: argparse.Namespace) -> list[str]:
+    """Measures one cell with arms that are loaded already and returns the rest of its row."""
+    feed_all(running, encoder_feeds(names, *shape))
+    with tempfile.TemporaryDirectory() as folder:
+        difference = largest_difference(running[0], running[2], folder)
+    for arm in running:
+        arm.turns.clear()
+    arms.interleave(running, options.rounds, options.seconds)
+    ours, again, plain, *optimised = running
+    ratio = arms.ratio(ours, plain)
+    row = [p50_ms(ours), str(arms.ratio(again, ours)), p50_ms(plain), str(ratio), verdict(ratio.median, PLAIN_BOUND)]
+    if optimised:
+        best = arms.ratio(ours, optimised[0])
+        row += [p50_ms(optimised[0]), str(best), verdict(best.median, OPTIMISED_BOUND)]
+    else:
+        row += ["-", "-", "-"]
+    return [*row, f"{difference:.1e}"]
+
+
+def measure(title: str, path: str, threads: int, options: argparse.Namespace, folder: str) -> list[list[str]]:
+    names = input_names(path)
+    specifications = [(name, library, path, threads) for name, library in
+                      (("grainline", "grainline"), ("again", "grainline"), ("onnxruntime", "onnxruntime"))]  # fmt: skip
+    if "fp32" in title:
+        specifications.append(("optimised", "onnxruntime", optimised_by_peer(path, folder), threads))
+    rows = []
+    with arms.arms(specifications) as running:
+        for shape in options.shapes:
+            row = cell(running, names, shape, options)
+            rows.append([title, f"({shape[0]},{shape[1]})", str(threads), *row])
+    return rows
+
+
+def parse_shapes(text: str) -> list[tuple[int, int]]:
+    return [(int(batch), int(length)) for batch, length in (pair.split("x") for pair in text.split(","))]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--seconds", type=float, default=0.3, help="length of one turn")
+    parser.add_argument("--only", default="", help="part of a model's name")
+    parser.add_argument("--threads", default="1,2")
+    parser.add_argument("--shapes", type=parse_shapes, default=list(SHAPES))
+    options = parser.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for title, package in ENCODERS.items():
+            if options.only in title:
+                for threads in map(int, options.threads.split(",")):
+                    rows += measure(title, model_path(package), threads, options, folder)
+    print_table("Encoders: latency", HEAD, rows)
+    missed = [row for row in rows if "NO" in row]
+    print(f"\n{machine()}\n{options.rounds} rounds of {options.seconds} s; cells that miss a bound: {len(missed)}")
+
+
+if __name__ == "__main__":
+    main()
