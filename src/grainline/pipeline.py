@@ -40,7 +40,11 @@ def compile_model(source: Any, options: Options) -> CompiledModel:
 
     ModelError when the model is not valid, UnsupportedError when something in it cannot run.
     """
-    imported = import_model(source)
+    return compile_graph(import_model(source), options)
+
+
+def compile_graph(imported: Graph, options: Options) -> CompiledModel:
+    """The same from a compute graph."""
     graph = run_passes(imported)
     kernels = KernelTable(host_target())
     lowered = lower(graph, Backend(kernels.plan, pack_panels, PANEL))

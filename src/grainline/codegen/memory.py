@@ -11,6 +11,7 @@ def load(f: FunctionText, pointer: str, dtype: DType, lanes: int = 0, mask: Reg 
     kind = memory_type(dtype, lanes)
     if mask is None:
         return _from_memory(f, f.raw(f"load {kind}, ptr {pointer}, align {dtype.size_bytes}"), dtype, lanes)
+    mask = f.splat(mask, lanes)
     name = f"llvm.masked.load.{_mangled(dtype, lanes)}.p0"
     f.module.declare(f"{kind} @{name}(ptr, {mask.type}, {kind})")
     place = f"ptr align {dtype.size_bytes} {pointer}"
@@ -23,6 +24,7 @@ def store(f: FunctionText, pointer: str, value: Reg, mask: Reg | None = None) ->
     if mask is None:
         f.do(f"store {kind} {text}, ptr {pointer}, align {dtype.size_bytes}")
         return
+    mask = f.splat(mask, lanes)
     name = f"llvm.masked.store.{_mangled(dtype, lanes)}.p0"
     f.module.declare(f"void @{name}({kind}, ptr, {mask.type})")
     f.do(f"call void @{name}({kind} {text}, ptr align {dtype.size_bytes} {pointer}, {mask.typed})")
@@ -32,7 +34,7 @@ def gather(f: FunctionText, base: str, offsets: Reg, dtype: DType, mask: Reg | N
     """Elements at base + offsets[lane] (in elements)."""
     lanes, kind = offsets.lanes, memory_type(dtype, offsets.lanes)
     pointers = _pointers(f, base, offsets, dtype)
-    chosen = mask if mask is not None else constant(True, BOOL, lanes)
+    chosen = f.splat(mask, lanes) if mask is not None else constant(True, BOOL, lanes)
     name = f"llvm.masked.gather.{_mangled(dtype, lanes)}.v{lanes}p0"
     f.module.declare(f"{kind} @{name}(<{lanes} x ptr>, {chosen.type}, {kind})")
     place = f"<{lanes} x ptr> align {dtype.size_bytes} {pointers}"
@@ -43,7 +45,7 @@ def scatter(f: FunctionText, base: str, offsets: Reg, value: Reg, mask: Reg | No
     lanes, dtype = offsets.lanes, value.dtype
     kind, text = memory_type(dtype, lanes), _to_memory(f, value)
     pointers = _pointers(f, base, offsets, dtype)
-    chosen = mask if mask is not None else constant(True, BOOL, lanes)
+    chosen = f.splat(mask, lanes) if mask is not None else constant(True, BOOL, lanes)
     name = f"llvm.masked.scatter.{_mangled(dtype, lanes)}.v{lanes}p0"
     f.module.declare(f"void @{name}({kind}, <{lanes} x ptr>, {chosen.type})")
     place = f"<{lanes} x ptr> align {dtype.size_bytes} {pointers}"

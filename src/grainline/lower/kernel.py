@@ -382,6 +382,8 @@ def _collect_matmul(kernel: _KernelBuilder, node: Node) -> None:
         b = Access(packed, {}, panels=(k_extent, kernel.space[-1]))
     else:
         b = aligned(kernel.sources.place(right), rank)
+        if kernel.space[-1] != 1 and all(stride == 0 for _, stride in b.axes.get(rank - 1, ())):
+            raise Unaddressable(b)
         b.inner = [(k_extent, _single_stride(b, b.axes.pop(rank - 2, ())))]
     kernel._add(("panels" if packed is not None else "right", node.output.name), b)
 

@@ -27,7 +27,8 @@ from grainline.graph.ops import is_pointwise, is_view
 #: bounds the size of one kernel, hence its compile time and its number of arguments
 MAX_NODES = 96
 
-GENERATORS = frozenset({"gather", "gather_nd", "iota", "pad"})
+#: operators that read elements of their operands other than the one they make: those lie in a buffer, outside the group
+WHOLE_OPERANDS = frozenset({"gather", "gather_nd", "pad", "matmul"})
 ALONE = frozenset({"host", "concat"})
 
 
@@ -199,9 +200,7 @@ class _Partition:
     def _mergeable(self, group: Group, other: Group) -> bool:
         if group.kind == "single" or len(group.nodes) + len(other.nodes) > MAX_NODES:
             return False
-        if group.kind == "matmul" and any(
-            v.name in other.values() for n in group.nodes if n.op == "matmul" for v in n.inputs
-        ):
+        if any(v.name in other.values() for n in group.nodes if n.op in WHOLE_OPERANDS for v in n.inputs):
             return False
         if group.kind == "column" and not self._stays_inside(other, tuple(group.nodes)):
             return False
