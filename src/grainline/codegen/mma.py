@@ -38,7 +38,7 @@ def emit_mma(plan: Plan) -> EmittedKernel:
     chosen = plan.mapping.details
     assert isinstance(chosen, Realisation)
     product = chosen.product
-    kernel = KernelText(ModuleText(), product.program.views, {})
+    kernel = KernelText(ModuleText(), product.program.views, 16 if plan.target.has_avx512 else 8, {})
     left = linear_access(product.a)
     form = TileForm(product, chosen.packs_a, product.epilogue_form == "strip", left.coefficient(product.m))
     _Entry(kernel.entry(PLACEHOLDER), chosen, left).emit()

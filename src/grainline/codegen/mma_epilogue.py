@@ -12,7 +12,7 @@ from grainline.base.dims import Expr
 from grainline.base.dtypes import F32
 from grainline.codegen.elementwise import apply
 from grainline.codegen.emit import Reg, constant
-from grainline.codegen.mma_text import LANES, Writer
+from grainline.codegen.mma_text import Writer
 from grainline.plan.mma import Product
 from grainline.tile.access import LinearAccess, linear_access
 from grainline.tile.ir import Operation, Tile
@@ -87,7 +87,7 @@ class RegisterEpilogue:
 
     def _value(self, operation: Operation, values: dict[Tile, Reg], rows: tuple[str, ...], column: str) -> Reg:
         if operation.op == "const":
-            return constant(operation.attributes["value"], F32, LANES)
+            return constant(operation.attributes["value"], F32, self.w.lanes)
         if operation.op == "load":
             return self._load(operation, rows, column)
         return apply(self.w.function, operation.op, tuple(values[o] for o in operation.operands))
@@ -95,7 +95,7 @@ class RegisterEpilogue:
     def _load(self, operation: Operation, rows: tuple[str, ...], column: str) -> Reg:
         w, index = self.w, self.stream_of[id(operation)]
         if not self.streams[index].spans_columns:
-            return w.function.splat(w.load_scalar(rows[index]), LANES)
+            return w.function.splat(w.load_scalar(rows[index]), w.lanes)
         return w.load_vector(w.at(rows[index], column), self.mask)
 
     def _store(self, operation: Operation, value: Reg, rows: tuple[str, ...], column: str) -> None:

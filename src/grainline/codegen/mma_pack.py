@@ -10,7 +10,7 @@ from __future__ import annotations
 from grainline.base.dims import Expr
 from grainline.base.dtypes import F32
 from grainline.codegen.emit import Reg
-from grainline.codegen.mma_text import LANES, KernelText, Writer
+from grainline.codegen.mma_text import KernelText, Writer
 from grainline.codegen.mma_tile import TileForm
 from grainline.plan.mma import PANEL, STRIP_ROWS
 from grainline.tile.access import linear_access
@@ -80,22 +80,22 @@ def pack_b_function(kernel: KernelText, form: TileForm) -> None:
 
 
 def _copy_panel(w: Writer, column: str, n: str, k: str, stride: str, target: str) -> None:
-    """Columns lie next to each other: two vectors per k, masked in the last panel."""
-    source = w.at("%source", column)
+    """Columns lie next to each other: whole vectors, masked in the last panel."""
+    source, parts = w.at("%source", column), range(0, PANEL, w.lanes)
 
     def copy(masks: list[Reg]) -> None:
         def row(at: str) -> None:
             start, place = w.at(source, w.mul(stride, at)), w.at(target, w.mul(at, str(PANEL)))
-            for i, half in enumerate(("0", str(LANES))):
-                address = w.at(start, half)
+            for i, part in enumerate(parts):
+                address = w.at(start, str(part))
                 value = w.load_vector(address, masks[i] if masks else None)
-                w.store(value, w.at(place, half))
+                w.store(value, w.at(place, str(part)))
 
         w.loop("0", k, 1, row)
 
     def ragged() -> None:
         left = w.sub(n, column)
-        copy([w.first_lanes(left), w.first_lanes(w.sub(left, str(LANES)))])
+        copy([w.first_lanes(w.sub(left, str(part))) for part in parts])
 
     w.either(w.less(n, w.add(column, str(PANEL))), ragged, lambda: copy([]))
 
@@ -103,8 +103,8 @@ def _copy_panel(w: Writer, column: str, n: str, k: str, stride: str, target: str
 def _transpose_panel(w: Writer, column: str, n: str, k: str, stride: str, target: str) -> None:
     """Consecutive k lie next to each other: eight columns by four k at a time."""
     last, whole = w.add(n, "-1"), w.round_down(k, _STEP)
-    for half in (0, LANES):
-        columns = [w.at("%source", w.mul(stride, w.smaller(w.add(column, str(half + i)), last))) for i in range(LANES)]
+    for half in range(0, PANEL, 8):
+        columns = [w.at("%source", w.mul(stride, w.smaller(w.add(column, str(half + i)), last))) for i in range(8)]
         corner = w.at(target, str(half))
 
         def four(at: str, columns: list[str] = columns, corner: str = corner) -> None:

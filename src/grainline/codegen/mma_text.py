@@ -1,4 +1,4 @@
-"""A thin face of `emit.FunctionText` for product kernels: f32 vectors of 8, i64 arithmetic on plain names, argument words.
+"""A thin face of `emit.FunctionText` for product kernels: f32 vectors, i64 arithmetic on plain names, argument words.
 
 Every extent that a function needs is either a literal or a word of the kernel's argument block; words are shared by all
 functions of a kernel and each function loads the ones it uses in its entry block.
@@ -11,13 +11,11 @@ from dataclasses import dataclass
 
 from grainline.base.dims import Expr
 from grainline.base.dtypes import F32, I64
-from grainline.codegen.emit import FunctionText, ModuleText, Reg, constant, i64
+from grainline.codegen.emit import FunctionText, ModuleText, Reg, i64
 from grainline.codegen.memory import load, store
 from grainline.codegen.words import Arguments
+from grainline.plan.mma import PANEL
 from grainline.tile.ir import View
-
-LANES = 8
-ZERO = constant(0.0, F32, LANES)
 
 
 class SharedArguments(Arguments):
@@ -42,10 +40,11 @@ class SharedArguments(Arguments):
 
 @dataclass(frozen=True, slots=True)
 class KernelText:
-    """The module of one kernel and what its functions share: the views and the numbering of the argument words."""
+    """The module of one kernel and what its functions share: the views, the floats of a vector and the numbering of the argument words."""
 
     module: ModuleText
     views: tuple[View, ...]
+    lanes: int
     numbers: dict[Expr, int]
 
     def entry(self, symbol: str) -> Writer:
@@ -64,6 +63,8 @@ class Writer:
 
     def __init__(self, kernel: KernelText, function: FunctionText) -> None:
         self.module = kernel.module
+        self.lanes = kernel.lanes
+        self.parts = PANEL // kernel.lanes  # vectors of a panel
         self.function = function
         self.arguments = SharedArguments(function, kernel.views, kernel.numbers)
 
@@ -121,15 +122,15 @@ class Writer:
         return load(self.function, address, F32)
 
     def load_vector(self, address: str, mask: Reg | None = None) -> Reg:
-        """Eight floats; lanes outside the mask read 0 and touch no memory."""
-        return load(self.function, address, F32, LANES, mask)
+        """One vector; lanes outside the mask read 0 and touch no memory."""
+        return load(self.function, address, F32, self.lanes, mask)
 
     def store(self, value: Reg, address: str, mask: Reg | None = None) -> None:
         store(self.function, address, value, mask)
 
     def first_lanes(self, count: str) -> Reg:
-        """<8 x i1> whose first `count` lanes are set: none when count <= 0, all when count >= 8."""
-        return self.function.mask_below(Reg(self.larger(count, "0"), I64), LANES)
+        """A mask whose first `count` lanes are set: none when count <= 0, all when there are enough."""
+        return self.function.mask_below(Reg(self.larger(count, "0"), I64), self.lanes)
 
     def prefetch(self, address: str, offset_bytes: int = 0, for_write: bool = False) -> None:
         self.module.declare("void @llvm.prefetch.p0(ptr, i32, i32, i32)")

@@ -11,16 +11,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from grainline.base.dims import Expr
-from grainline.base.dtypes import I64
-from grainline.codegen.emit import Reg
+from grainline.base.dtypes import F32, I64
+from grainline.codegen.emit import Reg, constant
 from grainline.codegen.mma_epilogue import RegisterEpilogue, streams_of
-from grainline.codegen.mma_text import LANES, ZERO, KernelText, Writer
+from grainline.codegen.mma_text import KernelText, Writer
 from grainline.plan.mma import PANEL, STRIP_ROWS, Product
 
 K_UNROLL = 4
 PREFETCH_BYTES = 1024
-# Panels read together for each row count: 12 accumulators wherever more than one panel fits.
-PANELS_TOGETHER = {1: 6, 2: 3, 3: 2, 4: 1, 5: 1, 6: 1}
+# By floats of a vector and row count, the panels read together: enough independent chains to hide the latency of an FMA, few
+# enough to leave registers for B and A. All divide the panels of a chunk and of a column range.
+PANELS_TOGETHER = {8: {1: 6, 2: 3, 3: 2, 4: 1, 5: 1, 6: 1}, 16: {1: 6, 2: 6, 3: 3, 4: 2, 5: 2, 6: 2}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class TileForm:
 def tile_function(kernel: KernelText, form: TileForm, rows: int) -> None:
     """`void @tile<rows>(args, a, b, brow, bpanel, cols, ldc, streams...)`: all of `cols` columns for `rows` rows."""
     w = kernel.internal(f"tile{rows}", form.parameters())
-    panels = PANELS_TOGETHER[rows]
+    panels = PANELS_TOGETHER[w.lanes][rows]
     last = w.binary("ashr", w.add("%cols", "-1"), "4")
     a_rows = _row_bases(w, form, rows)
 
@@ -84,13 +85,13 @@ def _row_bases(w: Writer, form: TileForm, rows: int) -> list[str]:
 
 def _panel_bases(w: Writer, form: TileForm, rows: int, column: str, last: str) -> tuple[list[str], list[str]]:
     """Numbers and addresses of the panels of one group."""
-    first, panels, distance = w.binary("lshr", column, "4"), PANELS_TOGETHER[rows], form.b_panel(w)
+    first, panels, distance = w.binary("lshr", column, "4"), PANELS_TOGETHER[w.lanes][rows], form.b_panel(w)
     numbers = [first] + [w.smaller(w.add(first, str(j)), last) for j in range(1, panels)]
     return numbers, [w.at("%b", w.mul(distance, number)) for number in numbers]
 
 
 def _prefetch_output(w: Writer, form: TileForm, rows: int, column: str) -> None:
-    if form.to_strip or PANELS_TOGETHER[rows] > 1:
+    if form.to_strip or PANELS_TOGETHER[w.lanes][rows] > 1:
         return
     for pointer, stream in zip(form.pointers(), streams_of(form.product)):
         if stream.operation.op != "store":
@@ -100,9 +101,9 @@ def _prefetch_output(w: Writer, form: TileForm, rows: int, column: str) -> None:
 
 
 def _contract(w: Writer, form: TileForm, a_rows: list[str], bases: list[str]) -> list[Reg]:
-    """Emits the contraction and returns the accumulators, numbered [panel][row][half]."""
+    """Emits the contraction and returns the accumulators, numbered [panel][row][vector of the panel]."""
     extent = form.product.k.extent
-    accumulators = [ZERO] * (len(a_rows) * 2 * len(bases))
+    accumulators = [constant(0.0, F32, w.lanes)] * (len(a_rows) * w.parts * len(bases))
 
     def run(start: str, stop: str, unroll: int, initial: list[Reg]) -> list[Reg]:
         def steps(k: Reg, carried: list[Reg]) -> list[Reg]:
@@ -129,14 +130,14 @@ def _k_steps(
     a_starts = [w.at(row, w.mul(k, str(a_step))) for row in a_rows]
     b_starts = [w.at(base, w.mul(k, b_row)) for base in bases]
     for step in range(count):
-        scalars = [w.function.splat(w.load_scalar(w.at(a, str(step * a_step))), LANES) for a in a_starts]
+        scalars = [w.function.splat(w.load_scalar(w.at(a, str(step * a_step))), w.lanes) for a in a_starts]
         for j, start in enumerate(b_starts):
             row = w.at(start, w.mul(b_row, str(step)))
             w.prefetch(row, PREFETCH_BYTES)
-            halves = [w.load_vector(row), w.load_vector(w.at(row, str(LANES)))]
+            vectors = [w.load_vector(w.at(row, str(part * w.lanes))) for part in range(w.parts)]
             for r, scalar in enumerate(scalars):
-                for half, vector in enumerate(halves):
-                    slot = (j * rows + r) * 2 + half
+                for part, vector in enumerate(vectors):
+                    slot = (j * rows + r) * w.parts + part
                     current[slot] = w.function.fma(scalar, vector, current[slot])
     return current
 
@@ -146,12 +147,12 @@ def _store_to_strip(w: Writer, rows: int, numbers: list[str], accumulators: list
         corner = w.at("%s0", w.binary("shl", number, "4"))
         for r in range(rows):
             row = w.at(corner, w.mul("%ldc", str(r)))
-            for half in range(2):
-                w.store(accumulators[(j * rows + r) * 2 + half], w.at(row, str(half * LANES)))
+            for part in range(w.parts):
+                w.store(accumulators[(j * rows + r) * w.parts + part], w.at(row, str(part * w.lanes)))
 
 
 def _finish(w: Writer, form: TileForm, rows: int, column: str, accumulators: list[Reg]) -> None:
-    group = PANEL * PANELS_TOGETHER[rows]
+    group = PANEL * PANELS_TOGETHER[w.lanes][rows]
     n = form.product.n.extent
     if isinstance(n, int) and n % group == 0:
         _whole_group(w, form, rows, column, accumulators)
@@ -166,21 +167,21 @@ def _finish(w: Writer, form: TileForm, rows: int, column: str, accumulators: lis
 def _whole_group(w: Writer, form: TileForm, rows: int, column: str, accumulators: list[Reg]) -> None:
     epilogue = RegisterEpilogue(w, form.product, form.pointers())
     row_pointers = [epilogue.row_pointers(str(r)) for r in range(rows)]
-    for j in range(PANELS_TOGETHER[rows]):
-        for half in range(2):
-            at = w.add(column, str(j * PANEL + half * LANES))
+    for j in range(PANELS_TOGETHER[w.lanes][rows]):
+        for part in range(w.parts):
+            at = w.add(column, str(j * PANEL + part * w.lanes))
             epilogue.start_vector()
             for r in range(rows):
-                epilogue.run(accumulators[(j * rows + r) * 2 + half], row_pointers[r], at)
+                epilogue.run(accumulators[(j * rows + r) * w.parts + part], row_pointers[r], at)
 
 
 def _ragged_group(w: Writer, form: TileForm, rows: int, column: str, accumulators: list[Reg]) -> None:
     """Spills the group and lets `@edge` finish each of its valid panels."""
-    size = PANELS_TOGETHER[rows] * rows * PANEL
+    size = PANELS_TOGETHER[w.lanes][rows] * rows * PANEL
     spill = w.function.prologue(f"alloca [{size} x float], align 32")
     # Spilled as [panel][row][16], which is the order of the accumulators.
     for slot, value in enumerate(accumulators):
-        w.store(value, w.at(spill, str(slot * LANES)))
+        w.store(value, w.at(spill, str(slot * w.lanes)))
     streams = "".join(f", ptr {name}" for name in form.pointers())
 
     def panel(at: str) -> None:
@@ -197,14 +198,14 @@ def edge_function(kernel: KernelText, form: TileForm) -> None:
     w = kernel.internal("edge", fixed + streams)
     epilogue = RegisterEpilogue(w, form.product, form.pointers())
     left = w.sub("%cols", "%column")
-    masks = [w.first_lanes(w.sub(left, str(half * LANES))) for half in range(2)]
+    masks = [w.first_lanes(w.sub(left, str(part * w.lanes))) for part in range(w.parts)]
 
     def row(index: str) -> None:
         pointers = epilogue.row_pointers(index)
-        for half in range(2):
-            epilogue.start_vector(masks[half])
-            value = w.load_vector(w.at("%tile", w.add(w.mul(index, str(PANEL)), str(half * LANES))))
-            epilogue.run(value, pointers, w.add("%column", str(half * LANES)))
+        for part in range(w.parts):
+            epilogue.start_vector(masks[part])
+            value = w.load_vector(w.at("%tile", w.add(w.mul(index, str(PANEL)), str(part * w.lanes))))
+            epilogue.run(value, pointers, w.add("%column", str(part * w.lanes)))
 
     w.loop("0", "%rows", 1, row)
     w.function.do("ret void")

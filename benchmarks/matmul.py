@@ -1,0 +1,219 @@
+"""Matrix products on one thread: ours against NumPy and onnxruntime.
+
+    python benchmarks/matmul.py [--rounds 15] [--shapes 128x384x1536,...]
+
+Every library lives in a process of its own and is asked in turn, round by round, so that no library's threads disturb
+another and drift hits all alike. Time is thread CPU time; the table holds medians over the rounds. "A/A" is a second
+process of ours against the first: what differs there is noise. The peak is a loop of independent FMAs in our process,
+measured next to every product. B is constant, so onnxruntime may pack it at load, as we do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+SHAPES = (
+    "128x384x1536 129x768x768 512x512x512 1024x1024x1024 17x384x1536 8x384x1536 6x384x1536 4x384x1536 3x384x1536 "
+    "2x384x1536 1x384x1536"
+).split()
+ARMS = ("ours", "ours_again", "numpy", "onnxruntime")
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+SLICE_SECONDS = 0.02
+
+
+def timed(call: Callable[[], Any], flops: int) -> float:
+    """Thread CPU seconds of one call, over a slice of about SLICE_SECONDS."""
+    repeats = max(1, int(SLICE_SECONDS * 60e9 / flops))
+    start = time.thread_time()
+    for _ in range(repeats):
+        call()
+    return (time.thread_time() - start) / repeats
+
+
+def operands(m: int, k: int, n: int) -> tuple[Any, Any]:
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    return rng.standard_normal((m, k)).astype(np.float32), rng.standard_normal((k, n)).astype(np.float32)
+
+
+def ours(m: int, k: int, n: int) -> Callable[[], Any]:
+    import numpy as np
+
+    from grainline.base.dims import evaluate, symbol
+    from grainline.base.dtypes import F32
+    from grainline.codegen.kernel import emit
+    from grainline.plan.mma import pack_panels
+    from grainline.plan.planner import plan
+    from grainline.plan.target import host_target
+    from grainline.tile.build import ProgramBuilder
+
+    p, rows = ProgramBuilder("matmul"), symbol("M")
+    r, column, inner = p.root("m", rows), p.axis("n", n), p.axis("k", k)
+    a, b = p.view("a", F32, (rows, k)), p.view("b", F32, (k, n), layout="panels", panel=16)
+    c = p.view("c", F32, (rows, n), access="write")
+    p.store(c, (r, column), p.mma(p.load(a, (r, inner)), p.load(b, (inner, column)), inner))
+    chosen = plan(p.finish(), host_target()).variants[0]
+    kernel = emit(chosen)
+    call, keep = linked(kernel.text, kernel.symbol)
+    left, right = operands(m, k, n)
+    result, panels = np.empty((m, n), np.float32), pack_panels(right)
+    env = {"M": m}
+    words = [evaluate(word, env) for word in kernel.words]
+    args = np.array([left.ctypes.data, panels.ctypes.data, result.ctypes.data, *words], np.int64)
+    scratch = np.empty(evaluate(chosen.scratch_bytes, env) + 64, np.uint8)
+    aligned = scratch.ctypes.data + -scratch.ctypes.data % 64
+    blocks, where = evaluate(chosen.blocks, env), args.ctypes.data
+    call(where, 0, blocks, aligned)
+    assert np.allclose(result, left @ right, 1e-3, 1e-3)
+    alive = (keep, left, panels, result, args, scratch)
+    return lambda: (call(where, 0, blocks, aligned), alive)
+
+
+def linked(text: str, symbol: str) -> tuple[Any, Any]:
+    import ctypes
+
+    from grainline.codegen.llvm import compile_object, link_object
+    from grainline.plan.target import host_target
+
+    code = link_object(compile_object(text, host_target()), (symbol,))
+    kind = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
+    return kind(code.address(symbol)), code
+
+
+def numpy_product(m: int, k: int, n: int) -> Callable[[], Any]:
+    import numpy as np
+
+    a, b = operands(m, k, n)
+    c = np.empty((m, n), np.float32)
+    return lambda: np.matmul(a, b, out=c)
+
+
+def onnxruntime_product(m: int, k: int, n: int) -> Callable[[], Any]:
+    import onnxruntime as ort
+    from onnx import TensorProto, helper, numpy_helper
+
+    a, b = operands(m, k, n)
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["a", "b"], ["c"])],
+        "matmul",
+        [helper.make_tensor_value_info("a", TensorProto.FLOAT, ["m", k])],
+        [helper.make_tensor_value_info("c", TensorProto.FLOAT, ["m", n])],
+        [numpy_helper.from_array(b, "b")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    binding = session.io_binding()
+    binding.bind_ortvalue_input("a", ort.OrtValue.ortvalue_from_numpy(a))
+    binding.bind_ortvalue_output("c", ort.OrtValue.ortvalue_from_shape_and_type([m, n], a.dtype))
+    return lambda: session.run_with_iobinding(binding)
+
+
+def peak_loop() -> Callable[[], float]:
+    """GFLOP/s of twelve independent chains of 8-lane FMAs."""
+    from grainline.base.dtypes import F32, I64
+    from grainline.codegen.emit import ModuleText, Reg, constant
+
+    import numpy as np
+
+    module, chains, unroll, turns = ModuleText(), 12, 4, 20_000
+    parameters = [("ptr", "args"), ("i64", "begin"), ("i64", "end"), ("ptr", "scratch")]
+    f = module.function("peak", "i32", parameters, "nounwind")
+    half, one = constant(0.5, F32, 8), constant(1.0, F32, 8)
+
+    def step(_index: Reg, totals: list[Reg]) -> list[Reg]:
+        for _ in range(unroll):
+            totals = [f.fma(total, half, one) for total in totals]
+        return totals
+
+    totals = f.loop(Reg("0", I64), Reg("%end", I64), 1, [constant(float(i), F32, 8) for i in range(chains)], step)
+    for i, total in enumerate(totals):
+        f.do(f"store {total.typed}, ptr {f.pointer('%scratch', Reg(str(8 * i), I64), 4)}, align 4")
+    f.do("ret i32 0")
+    call, keep = linked(module.text, "peak")
+    sink = np.empty(8 * chains, np.float32)
+
+    def measure(keep: Any = keep) -> float:
+        start = time.thread_time()
+        call(None, 0, turns, sink.ctypes.data)
+        return turns * unroll * chains * 16 / (time.thread_time() - start) / 1e9
+
+    return measure
+
+
+MAKERS = {"ours": ours, "ours_again": ours, "numpy": numpy_product, "onnxruntime": onnxruntime_product}
+
+
+def serve(arm: str) -> None:
+    """Answers each line "MxKxN" on stdin with a JSON line {seconds, peak}."""
+    peak = peak_loop() if arm == "ours" else None
+    calls: dict[str, Callable[[], Any]] = {}
+    for line in sys.stdin:
+        m, k, n = map(int, line.split("x"))
+        if line not in calls:
+            calls = {line: MAKERS[arm](m, k, n)}
+            calls[line]()
+        seconds = timed(calls[line], 2 * m * k * n)
+        print(json.dumps({"seconds": seconds, "peak": peak() if peak else None}), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--shapes", default=",".join(SHAPES))
+    parser.add_argument("--serve", choices=ARMS, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        serve(options.serve)
+        return
+    environment = {**os.environ, **ONE_THREAD}
+    workers = {
+        arm: subprocess.Popen(
+            [sys.executable, __file__, "--serve", arm],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
+        )
+        for arm in ARMS
+    }
+    print(f"{'MxKxN':>16} {'ours us':>9} {'GF/s':>6} {'% peak':>6} {'A/A':>5} {'numpy':>6} {'ort':>6}")
+    for shape in options.shapes.split(","):
+        print(row(shape, race(workers, shape, options.rounds)), flush=True)
+    for worker in workers.values():
+        worker.stdin.close()  # type: ignore[union-attr]
+        worker.wait()
+
+
+def race(workers: dict[str, Any], shape: str, rounds: int) -> dict[str, list[dict[str, float]]]:
+    """Asks every process once per round; the first round warms up and is dropped."""
+    answers: dict[str, list[dict[str, float]]] = {arm: [] for arm in workers}
+    for number in range(rounds + 1):
+        for arm, worker in workers.items():
+            worker.stdin.write(shape + "\n")
+            worker.stdin.flush()
+            answer = json.loads(worker.stdout.readline())
+            if number:
+                answers[arm].append(answer)
+    return answers
+
+
+def row(shape: str, answers: dict[str, list[dict[str, float]]]) -> str:
+    m, k, n = map(int, shape.split("x"))
+    seconds = {arm: statistics.median(a["seconds"] for a in got) for arm, got in answers.items()}
+    rate = 2 * m * k * n / seconds["ours"] / 1e9
+    peak = statistics.median(a["peak"] for a in answers["ours"])
+    ratios = [seconds[arm] / seconds["ours"] for arm in ARMS[1:]]
+    shown = " ".join(f"{ratio:{width}.2f}" for ratio, width in zip(ratios, (5, 6, 6)))
+    return f"{shape:>16} {seconds['ours'] * 1e6:9.1f} {rate:6.1f} {100 * rate / peak:6.1f} {shown}"
+
+
+if __name__ == "__main__":
+    main()
