@@ -13,7 +13,7 @@ from grainline.codegen.compile import compile_kernels
 from grainline.codegen.kernel import emit
 from grainline.plan.planner import plan
 from grainline.plan.target import Target, host_target
-from grainline.plan.types import Plan, PlannerOptions
+from grainline.plan.types import DEFAULT_OPTIONS, Plan, PlannerOptions
 from grainline.tile.interp import interpret
 from grainline.tile.ir import TileProgram
 
@@ -24,7 +24,7 @@ ENTRY = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64, ctypes
 class Compiled:
     """A callable kernel that keeps its code alive."""
 
-    def __init__(self, program: TileProgram, options: PlannerOptions = PlannerOptions(), target: Target | None = None):
+    def __init__(self, program: TileProgram, options: PlannerOptions = DEFAULT_OPTIONS, target: Target | None = None):
         self.plan: Plan = plan(program, target or host_target(), options).variants[0]
         self.emitted = emit(self.plan)
         self.kernel = compile_kernels([self.emitted], ObjectCache(None))[self.emitted.symbol]
@@ -57,7 +57,7 @@ def check(
     program: TileProgram,
     arrays: Sequence[np.ndarray],
     env: Mapping[str, int],
-    options: PlannerOptions = PlannerOptions(),
+    options: PlannerOptions = DEFAULT_OPTIONS,
     rtol: float = 2e-5,
     atol: float = 1e-6,
     compiled: Compiled | None = None,

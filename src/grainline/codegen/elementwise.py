@@ -6,7 +6,6 @@ count; lanes outside never trap.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from grainline.base.dtypes import BF16, BOOL, F16, F32, F64, I32, I64, DType

@@ -118,7 +118,7 @@ def _link_by_llvm(data: bytes, symbols: tuple[str, ...]) -> LinkedObject:
 
 def _native_loader() -> Any:
     try:
-        from grainline import _native
+        from grainline import _native  # type: ignore[attr-defined,unused-ignore]
     except ImportError:
         return None
     return getattr(_native, "load_object", None)

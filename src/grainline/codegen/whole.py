@@ -1,8 +1,9 @@
 """The whole-program mapping: every lane runs one program, lanes along one root axis; tile axes are serial loops.
 
 A block covers `block` consecutive programs along the lane axis for one choice of the other roots. Inside, packets of
-W * unroll lanes, then of W, then one masked packet. Values of a program's own space are evaluated in program order, so
-loads keep their place before and after stores; values over tile axes are evaluated inside the loop that needs them.
+W * unroll lanes, then of W, then one masked packet. Values of a program's own space are evaluated first, in program
+order, then the stores: those over the same axes share one loop nest and happen after all their values are known.
+Values over tile axes are evaluated inside the loop that needs them. (A load after a store to its view is not legal.)
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from grainline.base.dtypes import I64
 from grainline.codegen import reduction
 from grainline.codegen.emit import FunctionText, Reg, i64
 from grainline.codegen.evaluate import Evaluator
-from grainline.tile.access import index_axes, operands_of
+from grainline.tile.access import effect_axes, operands_of, store_groups
 from grainline.tile.ir import Axis, Operation, Tile
 
 
@@ -26,35 +27,12 @@ class WholeBody:
 
     def packet(self) -> None:
         """The whole body for the current packet, stores included."""
-        body = list(self.program.body)
-        position = 0
-        while position < len(body):
-            operation = body[position]
-            position += 1
-            if operation.op != "store":
-                if not self._tile_axes(operation):
-                    assert operation.result is not None
-                    self.ev.value(operation.result)
-                continue
-            axes = self._tile_axes(operation)
-            group = [operation]
-            while axes and position < len(body) and self._joins(body[position], axes):
-                group.append(body[position])
-                position += 1
-            self._store_nest(group, list(axes))
-
-    def _joins(self, operation: Operation, axes: tuple[Axis, ...]) -> bool:
-        """Whether the next operation is a store over the same axes, so one loop nest serves both."""
-        return operation.op == "store" and set(self._tile_axes(operation)) == set(axes)
-
-    def _tile_axes(self, operation: Operation) -> tuple[Axis, ...]:
-        """Tile axes that the operation's value or effect varies over, outermost first."""
-        found: dict[Axis, None] = dict.fromkeys(index_axes(operation))
-        for tile in operands_of(operation):
-            found.update(dict.fromkeys(tile.space))
-        if operation.result is not None:
-            found = dict.fromkeys(operation.result.space)
-        return tuple(axis for axis in found if axis not in self.program.roots)
+        roots = self.program.roots
+        for operation in self.program.body:
+            if operation.result is not None and not effect_axes(operation, roots):
+                self.ev.value(operation.result)
+        for group in store_groups(self.program):
+            self._store_nest(group, list(effect_axes(group[0], roots)))
 
     def _store_nest(self, stores: list[Operation], axes: list[Axis]) -> None:
         if not axes:

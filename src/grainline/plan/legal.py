@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from grainline.plan.target import Target
 from grainline.plan.types import LOCAL, WHOLE, Mapping, PlannerOptions, Refusal
-from grainline.tile.access import Dataflow, linear_access, tile_axes
+from grainline.tile.access import Dataflow, linear_access, operands_of, store_groups, tile_axes
 from grainline.tile.ir import Axis, Operation, TileProgram
 
 REGISTERS_IN_FLIGHT = 4
@@ -77,22 +77,34 @@ def lane_reductions_only(program: TileProgram, flow: Dataflow) -> str | None:
 
 
 def loop_loads_keep_their_snapshot(program: TileProgram, flow: Dataflow) -> str | None:
-    """Tile loads are evaluated inside the loops of the stores that use them, so no earlier store may change them."""
-    stores = [o for o in program.body if o.op == "store"]
-    for position, late in enumerate(stores):
-        loads = [o for o in flow.cone(late.operands) if o.op == "load" and o.result is not None and o.result.space]
-        for load in loads:
-            for early in stores[:position]:
-                if set(_space(early, program)) != set(_space(late, program)) and may_overlap(load, early):
-                    return f"a loop over {late.view.name if late.view else ''!r} reloads what an earlier store changed"
-            if load.view == late.view and not same_elements(load, late):
-                return f"{load.view.name if load.view else ''!r} is loaded and stored under different indices"
+    """Tile loads are evaluated inside the loops of the stores that use them, so no earlier loop may change them."""
+    earlier: list[Operation] = []
+    for group in store_groups(program):
+        for load in _loads_in_loops(group, flow):
+            assert load.view is not None
+            if any(may_overlap(load, store) for store in earlier):
+                return f"a later loop reloads {load.view.name!r} after a store may have changed it"
+            if any(load.view == store.view and not same_elements(load, store) for store in group):
+                return f"{load.view.name!r} is loaded and stored under different indices"
+        earlier += group
     return None
 
 
-def _space(operation: Operation, program: TileProgram) -> tuple[Axis, ...]:
-    axes = [axis for item in operation.index if hasattr(item, "terms") for axis, _ in item.terms]
-    return tuple(axis for axis in axes if axis not in program.roots)
+def _loads_in_loops(stores: list[Operation], flow: Dataflow) -> list[Operation]:
+    """Loads that the loop nest of `stores` executes; values of a program's own space are known before."""
+    stack = [tile for store in stores for tile in operands_of(store)]
+    seen: set[int] = set()
+    loads = []
+    while stack:
+        tile = stack.pop()
+        if tile.id in seen or not tile.space:
+            continue
+        seen.add(tile.id)
+        definition = flow.define(tile)
+        stack.extend(operands_of(definition))
+        if definition.op == "load":
+            loads.append(definition)
+    return loads
 
 
 def may_overlap(load: Operation, store: Operation) -> bool:

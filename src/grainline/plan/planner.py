@@ -7,7 +7,7 @@ from grainline.plan.cost import launch_cost
 from grainline.plan.legal import legal_mappings
 from grainline.plan.row_schedule import schedule_rows
 from grainline.plan.target import Target
-from grainline.plan.types import LOCAL, Candidate, Mapping, Plan, PlanError, PlannerOptions, PlanResult
+from grainline.plan.types import DEFAULT_OPTIONS, LOCAL, Candidate, Mapping, Plan, PlanError, PlannerOptions, PlanResult
 from grainline.tile.access import tile_axes
 from grainline.tile.ir import TileProgram
 
@@ -16,7 +16,7 @@ SCRATCH_STEP = 64
 TYPICAL_EXTENT = 128
 
 
-def plan(program: TileProgram, target: Target, options: PlannerOptions = PlannerOptions()) -> PlanResult:
+def plan(program: TileProgram, target: Target, options: PlannerOptions = DEFAULT_OPTIONS) -> PlanResult:
     """The plans of one numeric signature, best first; `PlanError` when no mapping is legal.
 
     A symbol counts as TYPICAL_EXTENT when costs are compared: the signature must not depend on a run's extents.

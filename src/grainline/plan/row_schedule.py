@@ -164,9 +164,9 @@ class _Scheduler:
         """Whether one of `values` is a load that may read what `store` writes."""
         for load in self.loads:
             assert load.result is not None and load.view is not None and store.view is not None
-            if load.result.id in values and load.view.dtype.size_bytes == store.view.dtype.size_bytes:
-                if load.view == store.view or _same_elements(load, store):
-                    return True
+            same_size = load.view.dtype.size_bytes == store.view.dtype.size_bytes
+            if load.result.id in values and same_size and (load.view == store.view or _same_elements(load, store)):
+                return True
         return False
 
     def _place(

@@ -24,6 +24,9 @@ class PlannerOptions:
     same_bits: bool = True
 
 
+DEFAULT_OPTIONS = PlannerOptions()
+
+
 @dataclass(frozen=True, slots=True)
 class Mapping:
     """One way to realise a program.

@@ -13,7 +13,7 @@ from grainline.base.dims import Expr, product
 from grainline.plan.row_schedule import DEAR, schedule_rows
 from grainline.plan.types import LOCAL, Mapping
 from grainline.tile.access import Dataflow, index_axes, linear_access
-from grainline.tile.ir import Axis, Operation, Tile, TileProgram
+from grainline.tile.ir import Axis, Operation, TileProgram
 
 
 @dataclass(slots=True)
@@ -23,7 +23,6 @@ class Work:
     Kinds: contiguous, broadcast, strided (memory, per element in `lanes` or alone), cheap, or the name of a dear op.
     """
 
-    lanes: Counter[str] = field(default_factory=Counter)
     terms: dict[int | Expr, Counter[str]] = field(default_factory=dict)
 
     def add(self, times: int | Expr, kind: str, amount: int = 1) -> None:
@@ -35,23 +34,6 @@ def realised_work(program: TileProgram, mapping: Mapping) -> Work:
     if mapping.kind == LOCAL:
         return _local_work(program, mapping)
     return _whole_work(program, mapping)
-
-
-def access_kind(operation: Operation, lane_axis: Axis | None) -> str:
-    """contiguous, broadcast or strided, by the address step between neighbouring lanes."""
-    form = linear_access(operation)
-    if form.dynamic and any(tile.space or lane_axis is not None for tile, _ in form.dynamic):
-        varies = any(stride != 0 for _, stride in form.dynamic)
-        if varies and not _only_outer(form.dynamic, lane_axis):
-            return "strided"
-    step = form.coefficient(lane_axis) if lane_axis is not None else 0
-    if isinstance(step, int) and step == 0:
-        return "broadcast"
-    return "contiguous" if isinstance(step, int) and step == 1 else "strided"
-
-
-def _only_outer(dynamic: tuple[tuple[Tile, int | Expr], ...], lane_axis: Axis | None) -> bool:
-    return lane_axis is None
 
 
 def _local_work(program: TileProgram, mapping: Mapping) -> Work:
@@ -73,10 +55,10 @@ def _local_work(program: TileProgram, mapping: Mapping) -> Work:
                 work.add(axis.extent, "contiguous", tile.dtype.size_bytes)
                 continue
             operation = flow.define(tile)
-            _charge(work, axis.extent, operation, _dynamic_kind(operation, flow, axis))
+            _charge(work, axis.extent, operation, access_kind(operation, flow, axis))
             stack.extend(operation.operands)
         for store in row_pass.stores:
-            _charge(work, axis.extent, store, _dynamic_kind(store, flow, axis))
+            _charge(work, axis.extent, store, access_kind(store, flow, axis))
         for spill in row_pass.spills:
             work.add(axis.extent, "contiguous", spill.tile.dtype.size_bytes)
         for _ in row_pass.reductions:
@@ -84,8 +66,8 @@ def _local_work(program: TileProgram, mapping: Mapping) -> Work:
             work.add(1, "lane_fold")
     for operation in program.body:
         if operation.result is not None and axis not in flow.depends[operation.result.id]:
-            if operation.op != "reduce":
-                work.add(1, "scalar_" + ("dear" if operation.op in DEAR else "cheap"))
+            kind = "scalar_dear" if operation.op in DEAR else "scalar_cheap"
+            work.add(1, kind, operation.op != "reduce")
     return work
 
 
@@ -105,7 +87,7 @@ def _whole_work(program: TileProgram, mapping: Mapping) -> Work:
         space = operation.result.space if operation.result is not None else index_axes(operation)
         volume = product(a.extent for a in space if a not in program.roots)
         for _ in range(times):
-            _charge(work, volume, operation, _dynamic_kind(operation, flow, lane))
+            _charge(work, volume, operation, access_kind(operation, flow, lane))
     return work
 
 
@@ -128,7 +110,7 @@ def _loop_evaluations(program: TileProgram, flow: Dataflow) -> dict[int, int]:
     return counts
 
 
-def _dynamic_kind(operation: Operation, flow: Dataflow, lane: Axis | None) -> str:
+def access_kind(operation: Operation, flow: Dataflow, lane: Axis | None) -> str:
     """The access kind, with run-time indices that vary over the lanes counted as strided."""
     if operation.op not in ("load", "store"):
         return ""

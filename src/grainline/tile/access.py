@@ -65,6 +65,36 @@ def index_axes(operation: Operation) -> tuple[Axis, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def effect_axes(operation: Operation, roots: tuple[Axis, ...]) -> tuple[Axis, ...]:
+    """The tile axes that a store runs over, or that an operation's value spans, outermost first."""
+    if operation.result is not None:
+        return operation.result.space
+    found = dict.fromkeys(index_axes(operation))
+    for tile in operands_of(operation):
+        found.update(dict.fromkeys(tile.space))
+    return tuple(axis for axis in found if axis not in roots)
+
+
+def store_groups(program: TileProgram) -> list[list[Operation]]:
+    """Stores that share one loop nest, in an order that is allowed.
+
+    Stores to different views commute, so all stores over the same tile axes form one group, scalar stores last. When a
+    view is stored to twice, only neighbours form a group and the program's order stays.
+    """
+    stores = [o for o in program.body if o.op == "store"]
+    axes = [frozenset(effect_axes(o, program.roots)) for o in stores]
+    if len({o.view.name for o in stores if o.view is not None}) == len(stores):
+        order = sorted(dict.fromkeys(axes), key=lambda found: not found)
+        return [[o for o, found in zip(stores, axes, strict=True) if found == wanted] for wanted in order]
+    groups: list[list[Operation]] = []
+    for position, operation in enumerate(stores):
+        if position and axes[position] == axes[position - 1]:
+            groups[-1].append(operation)
+        else:
+            groups.append([operation])
+    return groups
+
+
 class Dataflow:
     """Definitions, users and dependences of one program, computed once."""
 

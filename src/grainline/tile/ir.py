@@ -10,7 +10,8 @@ computes (`body`, SSA in order). Nothing here says how instances map to SIMD lan
 * `View` is a buffer argument: element type, logical shape, strides in elements (any extent, 0 allowed), access.
 * A load is a snapshot: a later store, also through another view, does not change the loaded tile. Effects keep their
   order inside an instance. Instances are independent by contract; the compiler does not re-prove it.
-* Indices are signed 64-bit. An `Index` is affine in axis coordinates, or a scalar/tile of dtype i64 computed at run time.
+* Indices are signed 64-bit. An `Index` is affine in axis coordinates, or a scalar/tile of dtype i64 computed at run
+  time.
 * Bounds: "assume" (the index is inside), "zero" (outside reads give 0 and touch no memory, outside stores do
   nothing), "error" (an index outside ends the kernel with fault INDEX_OUT_OF_BOUNDS and touches no memory).
 
@@ -35,11 +36,12 @@ from grainline.base.dims import Expr
 from grainline.base.dtypes import DType
 
 ARITHMETIC = (
-    "add sub mul div mod fmod pow min max neg abs exp log log1p sqrt rsqrt reciprocal tanh erf sigmoid softplus sin cos "
-    "floor ceil round sign relu"
-).split()
-COMPARISONS = "eq ne lt le gt ge isnan isinf".split()
-LOGICAL = "and or xor not bitand bitor bitxor shl shr".split()
+    *("add", "sub", "mul", "div", "mod", "fmod", "pow", "min", "max", "neg", "abs", "sign", "relu"),
+    *("exp", "log", "log1p", "sqrt", "rsqrt", "reciprocal", "tanh", "erf", "sigmoid", "softplus", "sin", "cos"),
+    *("floor", "ceil", "round"),
+)
+COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf")
+LOGICAL = ("and", "or", "xor", "not", "bitand", "bitor", "bitxor", "shl", "shr")
 ELEMENTWISE = frozenset((*ARITHMETIC, *COMPARISONS, *LOGICAL, "cast", "select"))
 
 

@@ -162,7 +162,8 @@ def _parse_operation(
         dtype, space = kind.split(" ", 1)
     op, *words = line.split(" ", 1)
     rest = words[0] if words else ""
-    view, index = None, ()
+    view: View | None = None
+    index: tuple[Affine | Tile, ...] = ()
     if op in ("load", "store"):
         match = re.match(r"(\S+) \[(.*?)\] ?", rest)
         assert match is not None

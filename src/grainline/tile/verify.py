@@ -10,9 +10,11 @@ from grainline.tile.ir import COMPARISONS, ELEMENTWISE, LOGICAL, Affine, Axis, O
 REDUCTIONS = ("add", "mul", "min", "max")
 BOUNDS = ("assume", "zero", "error")
 SHAPE_OPS = frozenset({"const", "coord", "extent", "load", "store", "reduce", "mma"})
-ARITY = dict.fromkeys(
-    "add sub mul div mod fmod pow min max eq ne lt le gt ge and or xor bitand bitor bitxor shl shr mma".split(), 2
-) | {"select": 3, "const": 0, "coord": 0, "extent": 0, "load": 0}
+BINARY = (
+    *("add", "sub", "mul", "div", "mod", "fmod", "pow", "min", "max", "eq", "ne", "lt", "le", "gt", "ge"),
+    *("and", "or", "xor", "bitand", "bitor", "bitxor", "shl", "shr", "mma"),
+)
+ARITY = dict.fromkeys(BINARY, 2) | {"select": 3, "const": 0, "coord": 0, "extent": 0, "load": 0}
 
 
 class TileError(Exception):

@@ -77,7 +77,7 @@ def _same_as(operation: Operation, constants: dict[int, Any]) -> Tile | None:
     if first.space != operation.result.space or second.id not in constants:
         return None
     value = constants[second.id]
-    if operation.op in ("mul", "div") and value == 1 or operation.op == "sub" and _is_plus_zero(value):
+    if (operation.op in ("mul", "div") and value == 1) or (operation.op == "sub" and _is_plus_zero(value)):
         return first
     return None
 

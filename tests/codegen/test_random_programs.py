@@ -1,0 +1,90 @@
+"""Random programs: both mappings, passes, text and canonical form agree with the interpreter. Seeds are printed."""
+
+import numpy as np
+import pytest
+from harness import Compiled, check
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
+from programs import random_row_program
+
+from grainline.base.dims import evaluate
+from grainline.plan.types import PlannerOptions
+from grainline.tile.access import tile_axes
+from grainline.tile.passes import simplify
+from grainline.tile.text import canonical, from_text, to_text
+
+WIDTHS = (1, 2, 7, 15, 16, 17, 32, 33, 66)
+seeds = st.integers(0, 10**9)
+
+
+def data(program, env, seed):
+    random = np.random.default_rng(seed)
+    shapes = [tuple(evaluate(d, env) for d in view.shape) for view in program.views]
+    return [random.normal(size=shape).astype(np.float32) for shape in shapes]
+
+
+def comparable(program):
+    """Floor turns a rounding difference into a whole unit; such programs are compared with a looser law."""
+    return not any(o.op == "floor" for o in program.body)
+
+
+@pytest.mark.parametrize("mapping", ["local", "whole"])
+@settings(max_examples=25, deadline=None)
+@given(seed=seeds, width=st.sampled_from(WIDTHS))
+def test_random_program_matches_the_interpreter(mapping, seed, width):
+    note(f"seed {seed}")
+    program = random_row_program(seed)
+    if not comparable(program):
+        return
+    compiled = Compiled(program, PlannerOptions(mapping=mapping))
+    for m, n in ((3, width), (1, 65)):
+        env = {"M": m, "N": n}
+        check(program, data(program, env, seed), env, compiled=compiled, rtol=2e-4, atol=2e-4)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=seeds)
+def test_simplified_and_canonical_programs_give_the_same_bits(seed):
+    note(f"seed {seed}")
+    program = random_row_program(seed)
+    env = {"M": 3, "N": 37}
+    arrays = data(program, env, seed)
+    neutral, renamed = canonical(program)
+    assert to_text(from_text(to_text(neutral))) == to_text(neutral)
+    outputs = []
+    for version, names in ((program, env), (neutral, {renamed[k]: v for k, v in env.items() if k in renamed})):
+        copies = [a.copy() for a in arrays]
+        assert Compiled(version, PlannerOptions(mapping="local")).launch(copies, names) == 0
+        outputs.append([c.tobytes() for c in copies])
+    assert outputs[0] == outputs[1]
+    smaller = simplify(program)
+    if not tile_axes(smaller):
+        return
+    copies = [a.copy().reshape(-1) for a in arrays]
+    assert Compiled(smaller, PlannerOptions(mapping="local")).launch(copies, env) == 0
+    assert [c.tobytes() for c in copies] == outputs[0], "a pass changed the bits"
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=seeds, place=st.integers(0, 3))
+def test_any_written_row_may_share_memory_with_any_read_row(seed, place):
+    note(f"seed {seed}")
+    program = random_row_program(seed)
+    rows = [k for k, v in enumerate(program.views) if v.name.startswith("x")]
+    written = [k for k, v in enumerate(program.views) if v.name.startswith("y")]
+    if not written:
+        return
+    source, target = rows[place % len(rows)], written[place % len(written)]
+    env = {"M": 2, "N": 50}
+    arrays = data(program, env, seed)
+    for mapping in ("local", "whole"):
+        try:
+            compiled = Compiled(program, PlannerOptions(mapping=mapping))
+        except Exception as error:  # a refusal is an answer
+            assert "no legal mapping" in str(error)
+            continue
+        apart, shared = [a.copy() for a in arrays], [a.copy() for a in arrays]
+        compiled.launch(apart, env)
+        shared[target] = shared[source]
+        compiled.launch(shared, env)
+        assert shared[target].tobytes() == apart[target].tobytes(), f"{mapping}: in place of {source}"

@@ -1,0 +1,79 @@
+"""Legality, cost and choice: every refusal has a reason, every cost is an extent, the grain is nowhere."""
+
+import pytest
+
+from grainline.base.dims import evaluate, symbol
+from grainline.base.dtypes import F32
+from grainline.kernels import pointwise, rows
+from grainline.plan.planner import plan
+from grainline.plan.row_schedule import schedule_rows
+from grainline.plan.target import host_target
+from grainline.plan.types import PlanError, PlannerOptions
+from grainline.tile.access import tile_axes
+from grainline.tile.build import ProgramBuilder
+from grainline.tile.passes import simplify
+
+M, N = symbol("M"), symbol("N")
+
+
+def test_row_kernels_are_local_and_pointwise_kernels_whole():
+    for kernel, mapping in ((rows.softmax, "local"), (rows.layer_norm, "local"), (pointwise.gelu, "whole")):
+        result = plan(kernel(M, 768), host_target())
+        assert result.variants[0].mapping.kind == mapping, result.reason
+
+
+def test_lanes_follow_the_contiguous_axis():
+    result = plan(rows.mean_pool(M, N, 384), host_target())
+    chosen = result.variants[0].mapping
+    assert chosen.kind == "whole" and chosen.lane_axis is not None and chosen.lane_axis.label == "d"
+
+
+def test_refusals_say_why():
+    result = plan(rows.mean_pool(M, N, 384), host_target())
+    assert all(r.reason for r in result.refusals)
+    result = plan(pointwise.gelu(M, N), host_target())
+    assert [r.mapping for r in result.refusals] == ["local"]
+    assert "0 tile axes" in result.refusals[0].reason
+
+
+def test_a_program_that_loads_after_storing_is_refused_in_words():
+    p = ProgramBuilder("again")
+    i = p.root("i", M)
+    x = p.view("x", F32, (M,), access="readwrite")
+    p.store(x, (i,), p.load(x, (i,)) + 1.0)
+    p.store(x, (i,), p.load(x, (i,)) * 2.0)
+    with pytest.raises(PlanError, match="after storing to it"):
+        plan(p.finish(), host_target())
+
+
+def test_blocks_cover_every_program():
+    for m in (1, 31, 4096, 10_000):
+        chosen = plan(simplify(pointwise.gelu(M, 7)), host_target()).variants[0]
+        assert evaluate(chosen.blocks, {"M": m}) * chosen.block >= m * 7
+
+
+def test_costs_grow_with_the_work_and_math_costs_more_than_a_copy():
+    def cost(program, **env):
+        return evaluate(plan(program, host_target()).variants[0].cost_ps, env)
+
+    assert cost(rows.softmax(M, N), M=100, N=768) > 5 * cost(rows.softmax(M, N), M=10, N=768)
+    assert cost(rows.softmax(M, N), M=10, N=768) > cost(rows.rms_norm(M, N), M=10, N=768)
+    assert cost(pointwise.gelu(M, N), M=10, N=768) > 2 * cost(pointwise.copy(M, N), M=10, N=768)
+
+
+def test_softmax_keeps_its_exponentials_in_the_output_row():
+    program = rows.softmax(M, N)
+    schedule = schedule_rows(program, tile_axes(program)[0])
+    assert len(schedule.passes) == 3
+    assert [spill.row is not None for spill in schedule.spills] == [True]
+    assert plan(program, host_target()).variants[0].scratch_bytes == 0
+
+
+def test_layer_norm_recomputes_and_spills_nothing():
+    program = rows.layer_norm(M, N)
+    assert schedule_rows(program, tile_axes(program)[0]).spills == ()
+
+
+def test_forced_options_are_kept():
+    forced = plan(rows.softmax(M, N), host_target(), PlannerOptions(mapping="whole", block=64)).variants[0]
+    assert (forced.mapping.kind, forced.block) == ("whole", 64)
