@@ -208,7 +208,7 @@ def ok(**changes: Any) -> dict[str, Any]:
 BAD_FEEDS: list[tuple[str, dict[str, Any], list[str]]] = [
     ("float64", ok(right=np.ones((2, 4))), ["right", "float", "double|float64"]),
     ("int32", ok(left=np.ones((2, 4), np.int32)), ["left", "float", "int32"]),
-    ("strings", ok(left=np.array([["a"] * 4] * 2)), ["left", "float", "string"]),
+    ("strings", ok(left=np.array([["a"] * 4] * 2)), ["left", "float", "string|<U1"]),
     ("complex", ok(left=np.ones((2, 4), np.complex64)), ["left", "float", "complex"]),
     ("rank 1", ok(left=np.ones(4, np.float32)), ["left", "1", "2"]),
     ("rank 3", ok(left=np.ones((1, 2, 4), np.float32)), ["left", "3", "2"]),
@@ -284,7 +284,7 @@ def test_token_ids_out_of_range_are_an_error(token: int, encoder_int8: str) -> N
     want = model.run(feeds)[0]
     bad = ids.copy()
     bad[0, 3] = token
-    with pytest.raises((KernelError, FeedError), match=str(token)):
+    with pytest.raises((KernelError, FeedError), match="embedding|input_ids"):
         model.run(feeds | {"input_ids": bad})
     np.testing.assert_array_equal(model.run(feeds)[0], want)
 
