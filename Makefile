@@ -107,7 +107,7 @@ $(STAMPS)/tools: pyproject.toml | $(STAMPS)/venv
 	@command -v $${CXX:-c++} >/dev/null || command -v g++ >/dev/null || command -v clang++ >/dev/null || { \
 	  echo "A C++20 compiler was not found. On Debian and Ubuntu: apt-get install g++"; exit 1; }
 	@echo "Installing build tools"
-	@$(call pip_install,cmake ninja 'scikit-build-core>=0.10' 'nanobind>=2.4')
+	@$(call pip_install,cmake ninja 'scikit-build-core>=0.10' 'nanobind>=2.4' 'numpy>=2.0')
 	@mkdir -p build && touch $@
 
 $(STAMPS)/build: pyproject.toml $(native_sources) | $(STAMPS)/tools
