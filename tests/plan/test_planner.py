@@ -77,3 +77,39 @@ def test_layer_norm_recomputes_and_spills_nothing():
 def test_forced_options_are_kept():
     forced = plan(rows.softmax(M, N), host_target(), PlannerOptions(mapping="whole", block=64)).variants[0]
     assert (forced.mapping.kind, forced.block) == ("whole", 64)
+
+
+def test_the_host_is_remembered_for_later_processes(tmp_path):
+    asked = host_target(tmp_path)
+    assert asked == host_target()
+    remembered = (tmp_path / "target.txt").read_text().splitlines()
+    assert remembered[1:] == [asked.cpu, asked.features]
+    host_target.cache_clear()
+    (tmp_path / "target.txt").write_text("somebody else\nz80\n+everything")
+    assert host_target(tmp_path) == asked, "the description of another machine was believed"
+
+
+def test_a_warm_start_does_not_import_llvm(tmp_path):
+    import os
+    import subprocess
+    import sys
+
+    pytest.importorskip("grainline._native")
+    script = """
+import sys
+from grainline.codegen.cache import open_cache
+from grainline.codegen.compile import compile_kernels
+from grainline.codegen.kernel import emit
+from grainline.kernels import rows
+from grainline.plan.planner import plan
+from grainline.plan.target import host_target
+store = open_cache()
+kernel = emit(plan(rows.softmax(4, 40), host_target(store.folder)).variants[0])
+assert compile_kernels([kernel], store)[kernel.symbol].address
+print("llvmlite.binding" in sys.modules)
+"""
+    environment = {**os.environ, "GRAINLINE_CACHE_DIR": str(tmp_path),
+                   "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    runs = [subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+            for _ in range(2)]
+    assert [r.stdout.strip() for r in runs] == ["True", "False"], runs[-1].stderr

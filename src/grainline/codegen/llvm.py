@@ -97,7 +97,7 @@ def link_object(data: bytes, symbols: tuple[str, ...]) -> LinkedObject:
         try:
             loaded = native(data)
             return LinkedObject(loaded, {name: int(loaded.address(name)) for name in symbols})
-        except Exception:  # the loader refuses what it does not know, e.g. C library symbols; LLVM links everything
+        except (ValueError, KeyError):  # it refuses what it does not know, e.g. C library symbols; LLVM links all
             pass
     return _link_by_llvm(data, symbols)
 

@@ -10,6 +10,7 @@ from grainline.plan.target import Target
 from grainline.plan.types import DEFAULT_OPTIONS, LOCAL, Candidate, Mapping, Plan, PlanError, PlannerOptions, PlanResult
 from grainline.tile.access import tile_axes
 from grainline.tile.ir import TileProgram
+from grainline.tile.passes import simplify
 
 BLOCK_ELEMENTS = 4096
 SCRATCH_STEP = 64
@@ -19,12 +20,14 @@ TYPICAL_EXTENT = 128
 def plan(program: TileProgram, target: Target, options: PlannerOptions = DEFAULT_OPTIONS) -> PlanResult:
     """The plans of one numeric signature, best first; `PlanError` when no mapping is legal.
 
+    Plans hold the simplified program (`tile.passes`): same views, symbols and meaning, fewer root axes.
     A symbol counts as TYPICAL_EXTENT when costs are compared: the signature must not depend on a run's extents.
     """
     if any(o.op == "mma" for o in program.body):
         from grainline.plan.mma import plan_mma
 
         return plan_mma(program, target, options)
+    program = simplify(program)
     mappings, refusals = legal_mappings(program, target, options)
     if options.mapping:
         mappings = tuple(m for m in mappings if m.kind == options.mapping)

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.metadata import version
+from pathlib import Path
+
+VECTOR_FEATURES = ("avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512cd")
+IDENTITY_FIELDS = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags", "Features")
+TARGET_FILE = "target.txt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,35 +37,83 @@ class Target:
         return "+fma" in self.features or "+neon" in self.features
 
 
-@lru_cache(maxsize=1)
-def host_target() -> Target:
-    """This machine; asks LLVM once per process."""
+@lru_cache(maxsize=4)
+def host_target(memory: Path | None = None) -> Target:
+    """This machine. LLVM is asked once; `memory`, a private folder, keeps its answer for later processes.
+
+    A remembered answer is used only for the same processor, flags and LLVM, so importing LLVM (100 ms) is saved.
+    """
+    identity = _processor_identity()
+    described = _recall(memory, identity) if identity else None
+    if described is None:
+        described = _ask_llvm()
+        _keep(memory, identity, described)
+    cpu, features = described
+    on = {name[1:] for name in features.split(",") if name.startswith("+")}
+    return Target(cpu, features, _vector_bytes(on), len(os.sched_getaffinity(0)))
+
+
+def _ask_llvm() -> tuple[str, str]:
+    """LLVM's name and features of this processor, without vector states that the kernel does not admit."""
     import llvmlite.binding as llvm
 
-    features = llvm.get_host_cpu_features()  # LLVM already masks AVX states that XGETBV does not report as enabled
-    enabled = {name: on for name, on in features.items() if on is not None}
+    enabled = dict(llvm.get_host_cpu_features())
     flags = _kernel_flags()
-    if flags:
-        for name in ("avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512cd"):
-            if enabled.get(name) and name not in flags:
-                enabled[name] = False
+    for name in VECTOR_FEATURES:
+        if flags and enabled.get(name) and name not in flags:
+            enabled[name] = False
     text = ",".join(f"{'+' if on else '-'}{name}" for name, on in sorted(enabled.items()))
-    return Target(llvm.get_host_cpu_name(), text, _vector_bytes(enabled), len(os.sched_getaffinity(0)))
+    return llvm.get_host_cpu_name(), text
 
 
-def _vector_bytes(enabled: dict[str, bool]) -> int:
-    if enabled.get("avx512bw") and enabled.get("avx512vl"):
+def _processor_identity() -> str:
+    """A hash of the processor's description and LLVM's version; empty when the system does not describe it."""
+    lines = [line for line in _cpuinfo() if line.split("\t", 1)[0].strip() in IDENTITY_FIELDS]
+    if not lines:
+        return ""
+    return hashlib.sha256("".join([*lines, version("llvmlite")]).encode()).hexdigest()
+
+
+def _recall(memory: Path | None, identity: str) -> tuple[str, str] | None:
+    if memory is None:
+        return None
+    try:
+        words = (memory / TARGET_FILE).read_text(encoding="ascii").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return (words[1], words[2]) if len(words) == 3 and words[0] == identity else None
+
+
+def _keep(memory: Path | None, identity: str, described: tuple[str, str]) -> None:
+    if memory is None or not identity:
+        return
+    place = memory / f".{TARGET_FILE}-{os.getpid()}"
+    try:
+        place.write_text("\n".join([identity, *described]), encoding="ascii")
+        os.replace(place, memory / TARGET_FILE)
+    except OSError:
+        return
+
+
+def _vector_bytes(features: set[str]) -> int:
+    if {"avx512bw", "avx512vl"} <= features:
         return 64
-    return 32 if enabled.get("avx2") else 16
+    return 32 if "avx2" in features else 16
+
+
+def _cpuinfo() -> list[str]:
+    """The first processor's lines of /proc/cpuinfo; empty where there is none."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            text = file.read().split("\n\n", 1)[0]
+    except (OSError, UnicodeDecodeError):
+        return []
+    return text.splitlines(keepends=True)
 
 
 def _kernel_flags() -> frozenset[str]:
-    """Processor flags that the Linux kernel admits; empty where they cannot be read or are named differently."""
-    try:
-        with open("/proc/cpuinfo", encoding="ascii") as lines:
-            for line in lines:
-                if line.startswith("flags"):
-                    return frozenset(line.split(":", 1)[1].split())
-    except (OSError, UnicodeDecodeError):
-        return frozenset()
+    """Processor flags that the Linux kernel admits; empty where they are not listed."""
+    for line in _cpuinfo():
+        if line.startswith("flags"):
+            return frozenset(line.split(":", 1)[1].split())
     return frozenset()
