@@ -40,6 +40,7 @@ class Model:
         self._execute = self._compiled.run
         self.inputs = [describe(v) for v in self._compiled.inputs]
         self.outputs = [describe(v) for v in self._compiled.outputs]
+        self._output_names = frozenset(info.name for info in self.outputs)
 
     def run(self, feeds: Mapping[str, Any], outputs: Iterable[str] | None = None) -> list[np.ndarray]:
         """Runs the model once. `feeds` maps every input name to an array.
@@ -56,7 +57,8 @@ class Model:
 
     def run_chosen(self, feeds: Any, outputs: Any, **cancel: Any) -> list[np.ndarray]:
         """A run with checked output names; `cancel` is the word that ends the run when it is set."""
-        names = checked_outputs(outputs, self.outputs)
+        is_plain = type(outputs) is list and outputs and self._output_names.issuperset(outputs)
+        names = outputs if is_plain else checked_outputs(outputs, self.outputs)
         try:
             return self._execute(feeds, names, **cancel)
         except (FeedError, TypeError) as refusal:
