@@ -132,12 +132,6 @@ class Writer:
         """A mask whose first `count` lanes are set: none when count <= 0, all when there are enough."""
         return self.function.mask_below(Reg(self.larger(count, "0"), I64), self.lanes)
 
-    def prefetch(self, address: str, offset_bytes: int = 0, for_write: bool = False) -> None:
-        self.module.declare("void @llvm.prefetch.p0(ptr, i32, i32, i32)")
-        if offset_bytes:
-            address = self.function.raw(f"getelementptr i8, ptr {address}, i64 {offset_bytes}", "p")
-        self.function.do(f"call void @llvm.prefetch.p0(ptr {address}, i32 {int(for_write)}, i32 3, i32 1)")
-
     # ---- control ----
 
     def choose(self, condition: str, yes: str, no: str, kind: str = "i64") -> str:

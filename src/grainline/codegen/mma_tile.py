@@ -17,8 +17,6 @@ from grainline.codegen.mma_epilogue import RegisterEpilogue, streams_of
 from grainline.codegen.mma_text import KernelText, Writer
 from grainline.plan.mma import PANEL, STRIP_ROWS, Product
 
-K_UNROLL = 4
-PREFETCH_BYTES = 1024
 # By floats of a vector and row count, the panels read together: enough independent chains to hide the latency of an FMA, few
 # enough to leave registers for B and A. All divide the panels of a chunk and of a column range.
 PANELS_TOGETHER = {8: {1: 6, 2: 3, 3: 2, 4: 1, 5: 1, 6: 1}, 16: {1: 6, 2: 6, 3: 3, 4: 2, 5: 2, 6: 2}}
@@ -63,7 +61,6 @@ def tile_function(kernel: KernelText, form: TileForm, rows: int) -> None:
 
     def group(column: str) -> None:
         numbers, bases = _panel_bases(w, form, rows, column, last)
-        _prefetch_output(w, form, rows, column)
         accumulators = _contract(w, form, a_rows, bases)
         if form.to_strip:
             _store_to_strip(w, rows, numbers, accumulators)
@@ -90,16 +87,6 @@ def _panel_bases(w: Writer, form: TileForm, rows: int, column: str, last: str) -
     return numbers, [w.at("%b", w.mul(distance, number)) for number in numbers]
 
 
-def _prefetch_output(w: Writer, form: TileForm, rows: int, column: str) -> None:
-    if form.to_strip or PANELS_TOGETHER[w.lanes][rows] > 1:
-        return
-    for pointer, stream in zip(form.pointers(), streams_of(form.product)):
-        if stream.operation.op != "store":
-            continue
-        for r in range(rows):
-            w.prefetch(w.at(w.at(pointer, w.mul(w.extent(stream.row_stride), str(r))), column), for_write=True)
-
-
 def _contract(w: Writer, form: TileForm, a_rows: list[str], bases: list[str]) -> list[Reg]:
     """Emits the contraction and returns the accumulators, numbered [panel][row][vector of the panel]."""
     extent = form.product.k.extent
@@ -111,10 +98,12 @@ def _contract(w: Writer, form: TileForm, a_rows: list[str], bases: list[str]) ->
 
         return w.function.loop(Reg(start, I64), Reg(stop, I64), unroll, initial, steps)
 
-    whole = w.round_down(w.extent(extent), K_UNROLL)
-    accumulators = run("0", whole, K_UNROLL, accumulators)
+    # One panel has few FMAs per k to hide the loop behind, several have enough.
+    unroll = 4 if len(bases) == 1 else 2
+    whole = w.round_down(w.extent(extent), unroll)
+    accumulators = run("0", whole, unroll, accumulators)
     if isinstance(extent, int):
-        return _k_steps(w, form, a_rows, bases, accumulators, whole, extent % K_UNROLL)
+        return _k_steps(w, form, a_rows, bases, accumulators, whole, extent % unroll)
     return run(whole, w.extent(extent), 1, accumulators)
 
 
@@ -133,7 +122,6 @@ def _k_steps(
         scalars = [w.function.splat(w.load_scalar(w.at(a, str(step * a_step))), w.lanes) for a in a_starts]
         for j, start in enumerate(b_starts):
             row = w.at(start, w.mul(b_row, str(step)))
-            w.prefetch(row, PREFETCH_BYTES)
             vectors = [w.load_vector(w.at(row, str(part * w.lanes))) for part in range(w.parts)]
             for r, scalar in enumerate(scalars):
                 for part, vector in enumerate(vectors):
