@@ -12,40 +12,60 @@ from typing import Any
 
 import numpy as np
 
-from grainline.base.errors import UnsupportedError
+from grainline.base.errors import KernelError
+from grainline.graph.host_ops import TABLE
 from grainline.graph.ir import Graph, Node
 
 RunSubgraph = Callable[[Graph, Sequence[Any]], list[Any]]
 
+HALF = frozenset({"float16", "bfloat16"})
+#: operators whose meaning depends on the element type itself, or that run sub-graphs
+AS_THEY_ARE = frozenset(
+    "Cast CastLike QuantizeLinear DequantizeLinear BitCast If Loop Scan Identity Constant Shape Size RandomNormalLike "
+    "RandomUniformLike Bernoulli EyeLike ConstantOfShape Range".split()
+)
+
 
 def evaluate_host(node: Node, arrays: Sequence[Any], run_subgraph: RunSubgraph) -> list[Any]:
-    """The outputs of a host node; unused outputs may be None."""
-    from grainline.graph.host_ops import TABLE
+    """The outputs of a host node; None for an output that nobody uses."""
+    if node.attributes["op_type"] in AS_THEY_ARE or not any(_is_half(data) for data in arrays):
+        return _shown(node, _results(node, list(arrays), run_subgraph))
+    wide = [data.astype(np.float32) if _is_half(data) else data for data in arrays]
+    return [_rounded(value, data) for value, data in zip(node.outputs, _shown(node, _results(node, wide, run_subgraph)))]
 
-    a = node.attributes
-    own = TABLE.get((a["domain"], a["op_type"]))
+
+def _is_half(data: Any) -> bool:
+    return isinstance(data, np.ndarray) and data.dtype.name in HALF
+
+
+def _rounded(value: Any, data: Any) -> Any:
+    """A float result as the declared half type."""
+    if value.dtype.name in ("f16", "bf16") and isinstance(data, np.ndarray) and data.dtype.kind == "f":
+        return data.astype(value.dtype.numpy)
+    return data
+
+
+def _results(node: Node, arrays: list[Any], run_subgraph: RunSubgraph) -> Sequence[Any]:
+    own = TABLE.get((node.attributes["domain"], node.attributes["op_type"]))
     if own is not None:
-        results = own(HostCall(node, list(arrays), run_subgraph))
+        results = own(HostCall(node, arrays, run_subgraph))
         if results is not NotImplemented:
-            return _as_declared(node, results)
-    return _as_declared(node, _by_reference(node, arrays))
+            return results
+    return _by_reference(node, arrays)
 
 
 class HostCall:
-    """One run of a host node as the operator functions see it."""
+    """One run of a host node as the operator functions see it: formal inputs, attributes, sub-graphs."""
 
-    __slots__ = ("arrays", "attributes", "node", "run_subgraph", "version")
+    __slots__ = ("_all", "_run", "arrays", "attributes", "node", "version")
 
     def __init__(self, node: Node, arrays: list[Any], run_subgraph: RunSubgraph) -> None:
         self.node = node
-        self.arrays = arrays[: node.attributes["formals"]]
-        self.run_subgraph = run_subgraph
         self.version: int = node.attributes["opset"]
+        self.arrays = arrays[: node.attributes["formals"]]
         self.attributes = parsed_attributes(node.attributes["proto"])
-        self._captured(arrays)
-
-    def _captured(self, arrays: list[Any]) -> None:
-        pass
+        self._all = arrays
+        self._run = run_subgraph
 
     def input(self, index: int) -> Any:
         """Input `index`, or None when absent."""
@@ -53,6 +73,20 @@ class HostCall:
 
     def get(self, name: str, default: Any = None) -> Any:
         return self.attributes.get(name, default)
+
+    def subgraph(self, name: str, inputs: list[Any]) -> list[Any]:
+        """Runs a sub-graph on its formal inputs; what it captures is added."""
+        graph = self.node.attributes["subgraphs"].get(name)
+        if graph is None:
+            raise KernelError(f"the sub-graph {name!r} is missing")
+        captured = [self._all[position] for position in self.node.attributes["captures"][name]]
+        if len(inputs) + len(captured) != len(graph.inputs):
+            raise KernelError(
+                f"the sub-graph {name!r} is given a wrong number of inputs",
+                expected=len(graph.inputs) - len(captured),
+                found=len(inputs),
+            )
+        return self._run(graph, [*inputs, *captured])
 
 
 @lru_cache(maxsize=4096)
@@ -66,10 +100,12 @@ def parsed_attributes(proto: bytes) -> dict[str, Any]:
 
 @lru_cache(maxsize=1024)
 def _reference(proto: bytes, domain: str, opset: int) -> Any:
+    """The reference operator as a session of one node. Every output has a name, since the reference counts them."""
     from onnx.onnx_ml_pb2 import NodeProto
     from onnx.reference import ReferenceEvaluator
 
     node = NodeProto.FromString(proto)
+    node.output[:] = [name or f"o{index}" for index, name in enumerate(node.output)]
     return ReferenceEvaluator(node, opsets={"": opset if domain == "" else 22, domain: opset})
 
 
@@ -77,16 +113,19 @@ def _by_reference(node: Node, arrays: Sequence[Any]) -> list[Any]:
     a = node.attributes
     session = _reference(a["proto"], a["domain"], a["opset"])
     feeds = {f"i{index}": data for index, data in enumerate(arrays) if data is not None}
-    found = iter(session.run(None, feeds))
-    return [next(found) if value.name else None for value in node.outputs]
+    return list(session.run(None, feeds))
 
 
-def _as_declared(node: Node, results: Sequence[Any]) -> list[Any]:
-    """NumPy scalars become arrays; missing outputs are an error."""
+def _shown(node: Node, results: Sequence[Any]) -> list[Any]:
+    """NumPy scalars become arrays; outputs that nobody uses become None; missing outputs are an error."""
     if len(results) < len(node.outputs):
-        raise UnsupportedError(f"{node.attributes['op_type']} does not give all its outputs on the host")
-    shown = []
-    for value, data in zip(node.outputs, results, strict=False):
-        is_tensor = value.kind == "tensor" and not isinstance(data, list) and data is not None
-        shown.append(np.asarray(data) if is_tensor else data)
+        raise KernelError("the operator does not give all its outputs", expected=len(node.outputs), found=len(results))
+    shown: list[Any] = []
+    for value, data in zip(node.outputs, results):
+        if not value.name:
+            shown.append(None)
+        elif value.kind == "tensor" and data is not None and not isinstance(data, list):
+            shown.append(np.asarray(data))
+        else:
+            shown.append(data)
     return shown

@@ -28,6 +28,7 @@ def run(graph: Graph, feeds: Mapping[str, Data], wanted: Sequence[str] | None = 
         if name not in values:
             values[name] = constant.load()
     _check_names(graph, values, wanted)
+    values = {name: _plain_text(data) for name, data in values.items()}
     env = bind_inputs(graph.inputs, values)
     values = execute(graph, values, env)
     outputs = dict(graph.outputs)
@@ -72,6 +73,16 @@ def run_subgraph(graph: Graph, inputs: Sequence[Data]) -> list[Data]:
     values = {value.name: data for value, data in zip(graph.inputs, inputs, strict=True)}
     values = execute(graph, values, {})
     return [values[value.name] for _, value in graph.outputs]
+
+
+def _plain_text(data: Data) -> Data:
+    """String arrays of any NumPy kind as arrays of Python strings; bytes that are not UTF-8 become surrogates."""
+    if not isinstance(data, np.ndarray) or data.dtype.kind not in "USO":
+        return data
+    items = [item.decode("utf-8", "surrogateescape") if isinstance(item, bytes) else item for item in data.ravel().tolist()]
+    plain = np.empty(len(items), dtype=object)
+    plain[:] = items
+    return plain.reshape(data.shape)
 
 
 def _label(node: Node) -> str:

@@ -124,7 +124,7 @@ def transpose(node: Node, arrays: list[Array], env: Env) -> Array:
 
 
 def expand(node: Node, arrays: list[Array], env: Env) -> Array:
-    return np.broadcast_to(arrays[0], target_shape(node, env))
+    return np.array(np.broadcast_to(arrays[0], target_shape(node, env)), order="C")
 
 
 def slice_(node: Node, arrays: list[Array], env: Env) -> Array:

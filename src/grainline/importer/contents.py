@@ -33,7 +33,7 @@ def propagate(b: Builder, call: Call) -> list[Value | None] | None:
         return None
     try:
         found = rule(b, call)
-    except (Unknown, IndexError, ValueError, TypeError, ZeroDivisionError):
+    except (Unknown, IndexError, ValueError, TypeError, ArithmeticError):
         return None
     return [b.show(content, dtype) for content, dtype in found]
 

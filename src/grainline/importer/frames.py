@@ -7,9 +7,10 @@ a sub-graph has its own, runs on the host, and takes outer values as explicit in
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from grainline.base.dims import symbol
 from grainline.base.dtypes import DType
 from grainline.base.errors import GrainlineError, ModelError
 from grainline.graph.ir import Graph, Node, Value
@@ -20,7 +21,7 @@ from grainline.importer.call import Call
 from grainline.importer.contents import propagate
 from grainline.importer.coverage import rule_for
 from grainline.importer.proto import OpenModel
-from grainline.importer.tensors import Tensor, constant_of, read_tensor
+from grainline.importer.tensors import Tensor, constant_of, read_tensor, text_of
 from grainline.importer.types import declared
 
 GREATEST_DEPTH = 32
@@ -243,11 +244,22 @@ def _subgraph(frame: Frame, proto: Any, call: Call, attribute: str) -> tuple[Gra
     add_initialisers(inner, proto, {})
     inner.hints.update(declared_hints(proto))
     import_nodes(inner, proto.node)
-    outputs = tuple((info.name, required(inner, info.name, call.label)) for info in proto.output)
+    outputs = tuple((info.name, _as_declared(inner, info, required(inner, info.name, call.label))) for info in proto.output)
     captured = [inner.values[name] for name in inner.captured]
     b = inner.builder
     graph = Graph(f"{call.label}.{attribute}", (*formals, *captured), outputs, tuple(b.nodes), b.constants)
     return graph, list(inner.captured.values())
+
+
+def _as_declared(frame: Frame, info: Any, value: Value) -> Value:
+    """A sub-graph's output with its declared shape: a Loop without a trip has nothing else to go by."""
+    if value.shape is not None or not info.type.WhichOneof("value"):
+        return value
+    shape = declared(info).shape
+    if shape is None:
+        return value
+    fresh = frame.builder.fresh_symbol
+    return replace(value, shape=tuple(d if isinstance(d, int) else symbol(fresh("open")) for d in shape))
 
 
 def declared_hints(proto: Any) -> dict[str, tuple[DType, str]]:
@@ -308,8 +320,8 @@ def _plain_constant(call: Call, name: str) -> tuple[Any, DType]:
         "value_ints": (lambda: call.integers(name), "int64", I64),
         "value_float": (lambda: call.real(name), "float32", F32),
         "value_floats": (lambda: list(call.attributes[name].floats), "float32", F32),
-        "value_string": (lambda: call.attributes[name].s, "object", STRING),
-        "value_strings": (lambda: list(call.attributes[name].strings), "object", STRING),
+        "value_string": (lambda: text_of(call.attributes[name].s), "object", STRING),
+        "value_strings": (lambda: [text_of(item) for item in call.attributes[name].strings], "object", STRING),
     }
     if name not in readers:
         raise ModelError("Constant holds a value of an unsupported kind", node=call.label, found=name)

@@ -126,7 +126,7 @@ def _typed(proto: Any, dtype: DType, shape: tuple[int, ...], count: int, name: s
         raise _mismatch(name, shape, f"{expected} items in {field}", f"{len(items)}")
     if dtype.kind == "s":
         strings = np.empty(count, dtype=object)
-        strings[:] = list(items)
+        strings[:] = [text_of(item) for item in items]
         return constant_of(strings.reshape(shape))
     values = np.array(items, dtype=stored)
     if dtype.name in _BITS_IN_INT32:
@@ -134,6 +134,11 @@ def _typed(proto: Any, dtype: DType, shape: tuple[int, ...], count: int, name: s
     elif dtype.kind == "c":
         values = values.view(dtype.numpy)
     return constant_of(values.astype(dtype.numpy).reshape(shape))
+
+
+def text_of(data: bytes | str) -> str:
+    """A string element; bytes that are not UTF-8 survive as surrogates."""
+    return data.decode("utf-8", "surrogateescape") if isinstance(data, bytes) else data
 
 
 def _external(proto: Any, dtype: DType, shape: tuple[int, ...], count: int, model: OpenModel, name: str) -> Constant:
