@@ -51,6 +51,16 @@ class Constant:
     identity: str = ""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Held:
+    """A `load` that gives an array already in memory. Loads are objects, not closures, so that they can be saved."""
+
+    array: np.ndarray[Any, Any]
+
+    def __call__(self) -> np.ndarray[Any, Any]:
+        return self.array
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """One application of operator `op`. `name` is the ONNX node name (for messages), attributes are plain values."""

@@ -21,7 +21,7 @@ import numpy as np
 
 from grainline.base.errors import GrainlineError
 from grainline.graph.interp import evaluate_node
-from grainline.graph.ir import Constant, Graph, Node, Value
+from grainline.graph.ir import Constant, Graph, Held, Node, Value
 
 MAY_FAIL = frozenset({"div", "mod", "fmod", "gather", "gather_nd"})
 GENERATORS = frozenset({"iota", "extents"})
@@ -92,7 +92,7 @@ def _tried(load: Callable[[], np.ndarray[Any, Any]]) -> Constant | None:
     except GrainlineError:
         return None
     digest = hashlib.sha256(array.tobytes()).hexdigest()
-    return Constant(lambda: array, f"bytes:{array.dtype.name}:{array.shape}:{digest}")
+    return Constant(Held(array), f"bytes:{array.dtype.name}:{array.shape}:{digest}")
 
 
 def _identity(node: Node, inputs: list[Constant | None]) -> str:
