@@ -18,6 +18,9 @@ from grainline.graph.ir import Graph, Node
 
 RunSubgraph = Callable[[Graph, Sequence[Any]], list[Any]]
 
+#: of the default domain, for operators of other domains that are written in terms of it
+DEFAULT_OPSET = 22
+
 HALF = frozenset({"float16", "bfloat16"})
 #: operators whose meaning depends on the element type itself, or that run sub-graphs
 AS_THEY_ARE = frozenset(
@@ -101,12 +104,18 @@ def parsed_attributes(proto: bytes) -> dict[str, Any]:
 @lru_cache(maxsize=1024)
 def _reference(proto: bytes, domain: str, opset: int) -> Any:
     """The reference operator as a session of one node. Every output has a name, since the reference counts them."""
-    from onnx.onnx_ml_pb2 import NodeProto
+    from onnx.onnx_ml_pb2 import GraphProto, NodeProto
     from onnx.reference import ReferenceEvaluator
 
     node = NodeProto.FromString(proto)
     node.output[:] = [name or f"o{index}" for index, name in enumerate(node.output)]
-    return ReferenceEvaluator(node, opsets={"": opset if domain == "" else 22, domain: opset})
+    graph = GraphProto(name="host")
+    graph.node.append(node)
+    for name in dict.fromkeys(name for name in node.input if name):
+        graph.input.add(name=name)
+    for name in node.output:
+        graph.output.add(name=name)
+    return ReferenceEvaluator(graph, opsets={"": DEFAULT_OPSET, domain: opset})
 
 
 def _by_reference(node: Node, arrays: Sequence[Any]) -> list[Any]:
