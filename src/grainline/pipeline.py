@@ -12,20 +12,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from grainline import saved
 from grainline.base import dims
 from grainline.base.knobs import Options
 from grainline.codegen.cache import ObjectCache, open_cache
-from grainline.codegen.compile import compile_kernels
+from grainline.codegen.compile import compile_kernels, entry_name
 from grainline.codegen.kernel import EmittedKernel, emit
 from grainline.execgraph.ir import Variant
-from grainline.graph.ir import Graph, ModelInfo
+from grainline.graph.ir import Graph
 from grainline.graph.passes import run_passes
-from grainline.importer import import_model
-from grainline.lower.lower import Backend, Lowered, lower
+from grainline.compiled import CompiledModel
+from grainline.importer.model import import_model
+from grainline.importer.proto import open_model
+from grainline.lower.lower import Backend, lower
 from grainline.plan.mma import PANEL, pack_panels
 from grainline.plan.planner import plan
 from grainline.plan.target import Target, host_target
@@ -35,26 +38,31 @@ from grainline.tile.ir import TileProgram
 from grainline.tile.text import canonical, to_text
 
 
-def compile_model(source: Any, options: Options) -> CompiledModel:
-    """Compiles the model at a path, or its bytes, for this machine; loads its weights.
+def compile_model(source: Any, options: Options, spot: saved.Spot | None = None) -> CompiledModel:
+    """Compiles the model at a path, or its bytes, for this machine; loads its weights; saves the result at `spot`.
 
     ModelError when the model is not valid, UnsupportedError when something in it cannot run.
     """
-    return compile_graph(import_model(source), options)
+    opened = open_model(source)
+    return compile_graph(import_model(opened), options, spot, opened.data)
 
 
-def compile_graph(imported: Graph, options: Options) -> CompiledModel:
-    """The same from a compute graph."""
+def compile_graph(
+    imported: Graph, options: Options, spot: saved.Spot | None = None, data: memoryview | None = None
+) -> CompiledModel:
+    """The same from a compute graph whose weights lie in `data`."""
     graph = run_passes(imported)
     kernels = KernelTable(host_target())
     lowered = lower(graph, Backend(kernels.plan, pack_panels, PANEL))
     store = open_cache(options.cache_dir) if options.cache else ObjectCache(None)
     compiled = compile_kernels(kernels.emitted(), store)
     addresses = {symbol: kernel.address for symbol, kernel in compiled.items()}
-    executor = ModelExecutor(
-        lowered.graph, addresses, keep_alive=compiled, threads=options.threads or 0
-    )
-    return CompiledModel(imported.info, executor.load(), kernels, lowered, graph)
+    executor = ModelExecutor(lowered.graph, addresses, keep_alive=compiled, threads=options.threads or 0)
+    explanation = "\n".join([*lowered.notes, "", *kernels.explain()])
+    model = CompiledModel(imported.info, executor, explanation)
+    if spot is not None:
+        saved.save(spot, model, {k.symbol: entry_name(k) for k in kernels.emitted()}, data)
+    return model
 
 
 @dataclass
@@ -91,40 +99,9 @@ class KernelTable:
         unique = {k.symbol: k for kernels in self.kernels.values() for k in kernels}
         return list(unique.values())
 
-
-@dataclass(eq=False)
-class CompiledModel:
-    """A model that is ready to run. `run(feeds, names=None)` is the native call itself, without a frame in between."""
-
-    info: ModelInfo
-    executor: ModelExecutor
-    kernels: KernelTable
-    lowered: Lowered
-    graph: Graph
-
-    def __post_init__(self) -> None:
-        self.run = self.executor.run
-
-    @property
-    def inputs(self) -> Sequence[Any]:
-        return self.info.inputs
-
-    @property
-    def outputs(self) -> Sequence[Any]:
-        return self.info.outputs
-
-    def timed_run(self, feeds: Any, names: Any) -> tuple[list[Any], list[dict[str, Any]]]:
-        return self.executor.run_profiled(feeds, names)
-
-    def trim(self) -> int:
-        """Gives the memory kept between runs back to the system; returns the bytes."""
-        return self.executor.trim()
-
-    def explain(self) -> str:
-        """Every kernel with its fusion, mapping and reason, then what runs on the host and why."""
-        lines = [*self.lowered.notes, ""]
-        for result, kernels in zip(self.kernels.plans.values(), self.kernels.kernels.values(), strict=True):
+    def explain(self) -> Iterator[str]:
+        """Mapping and reason of every kernel, and what was refused."""
+        for result, kernels in zip(self.plans.values(), self.kernels.values(), strict=True):
             for chosen, kernel in zip(result.variants, kernels, strict=True):
-                lines.append(f"{kernel.symbol}: {kernel.facts.get('name')}: {chosen.reason}")
-            lines += [f"    refused {r.mapping}: {r.reason}" for r in result.refusals]
-        return "\n".join(lines)
+                yield f"{kernel.symbol}: {chosen.mapping}: {chosen.reason}"
+            yield from (f"    refused {r.mapping}: {r.reason}" for r in result.refusals)

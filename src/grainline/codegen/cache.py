@@ -21,7 +21,8 @@ from grainline.plan.target import Target
 
 FORMAT = 1
 DIGEST_BYTES = 32
-ELF_MAGIC = (b"\x7fELF", b"\xcf\xfa\xed\xfe")
+#: what the body of an entry begins with: objects (ELF, Mach-O), and saved models
+MAGICS = (b"\x7fELF", b"\xcf\xfa\xed\xfe", b"GRAINLINE")
 _warned: set[str] = set()
 
 
@@ -52,7 +53,7 @@ class ObjectCache:
         except OSError:
             return None
         digest, body = data[:DIGEST_BYTES], data[DIGEST_BYTES:]
-        sound = hashlib.sha256(name.encode() + body).digest() == digest and body.startswith(ELF_MAGIC)
+        sound = hashlib.sha256(name.encode() + body).digest() == digest and body.startswith(MAGICS)
         return body if sound else None
 
     def write(self, name: str, body: bytes) -> None:

@@ -42,17 +42,16 @@ def compile_kernels(
 
 
 def _shared(item: EmittedKernel, store: cache.ObjectCache) -> Kernel:
-    identity = (item.symbol, item.target.cpu + item.target.features)
-    found = _live.get(identity)
+    name = entry_name(item)
+    found = _live.get((item.symbol, name))
     if found is not None:
         return found
-    kernel = _build(item, store)
-    _live[identity] = kernel
+    kernel = _build(item, name, store)
+    _live[item.symbol, name] = kernel
     return kernel
 
 
-def _build(item: EmittedKernel, store: cache.ObjectCache) -> Kernel:
-    name = cache.key(item.text, item.target, EMITTER_VERSION)
+def _build(item: EmittedKernel, name: str, store: cache.ObjectCache) -> Kernel:
     data = store.read(name)
     if data is not None:
         try:
@@ -64,6 +63,29 @@ def _build(item: EmittedKernel, store: cache.ObjectCache) -> Kernel:
     store.write(name, data)
     linked = llvm.link_object(data, (item.symbol,))
     return Kernel(item.symbol, linked.address(item.symbol), False, linked)
+
+
+def saved_kernel(symbol: str, name: str, store: cache.ObjectCache) -> Kernel | None:
+    """The kernel whose object is the cache entry `name`; None when there is no usable entry."""
+    with _lock:
+        found = _live.get((symbol, name))
+        if found is not None:
+            return found
+        data = store.read(name)
+        if data is None:
+            return None
+        try:
+            linked = llvm.link_object(data, (symbol,))
+        except llvm.CodegenError:
+            return None
+        kernel = Kernel(symbol, linked.address(symbol), True, linked)
+        _live[symbol, name] = kernel
+        return kernel
+
+
+def entry_name(item: EmittedKernel) -> str:
+    """The cache entry of a kernel's object."""
+    return cache.key(item.text, item.target, EMITTER_VERSION)
 
 
 def live_kernels() -> int:

@@ -1,5 +1,4 @@
-"""ONNX -> Graph. `import_model` is the only entrance; one file per operator family holds the coverage tables."""
+"""ONNX -> Graph. `model.import_model` is the only entrance; one file per operator family holds the coverage tables.
 
-from grainline.importer.model import import_model
-
-__all__ = ["import_model"]
+Nothing is imported here: a saved model's weights are read with `tensors` alone.
+"""

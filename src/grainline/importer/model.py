@@ -30,9 +30,9 @@ FIRST_IR_WITH_OVERRIDABLE = 4
 
 
 def import_model(source: Any) -> Graph:
-    """A path, bytes or ModelProto -> Graph. ModelError for whatever is not a valid model; no other error comes out."""
+    """A path, bytes, ModelProto or an opened model -> Graph. ModelError for whatever is not a valid model; no other error comes out."""
     try:
-        return _import(open_model(source))
+        return _import(source if isinstance(source, OpenModel) else open_model(source))
     except GrainlineError:
         raise
     except RecursionError as error:

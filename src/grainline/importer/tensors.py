@@ -10,8 +10,8 @@ import hashlib
 import mmap
 import os
 import stat
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -19,7 +19,7 @@ import numpy as np
 
 from grainline.base.dtypes import BY_ONNX, DType
 from grainline.base.errors import ModelError
-from grainline.graph.ir import Constant
+from grainline.graph.ir import Constant, Held
 from grainline.importer.proto import OpenModel
 
 EXTERNAL = 1
@@ -71,9 +71,9 @@ def constant_of(array: np.ndarray[Any, Any]) -> Constant:
     frozen = np.array(array, order="C")
     frozen.setflags(write=False)
     if frozen.dtype.kind == "O":
-        return Constant(lambda: frozen, "")
+        return Constant(Held(frozen), "")
     digest = hashlib.sha256(frozen.tobytes()).hexdigest()
-    return Constant(lambda: frozen, f"bytes:{frozen.dtype.name}:{frozen.shape}:{digest}")
+    return Constant(Held(frozen), f"bytes:{frozen.dtype.name}:{frozen.shape}:{digest}")
 
 
 def _element_count(shape: tuple[int, ...], name: str) -> int:
@@ -108,7 +108,12 @@ def _raw(
     if span is None:
         return constant_of(_view(data, dtype, shape))
     identity = f"{model.identity}:{span[0]}:{dtype}:{shape}" if model.identity else ""
-    return Constant(lambda: _view(data, dtype, shape), identity)
+    return Constant(partial(_span, model.data, span, dtype, shape), identity)
+
+
+def _span(data: memoryview, span: tuple[int, int], dtype: DType, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """The array at (offset, length) of the model's data."""
+    return _view(data[span[0] : span[0] + span[1]], dtype, shape)
 
 
 def _view(data: memoryview, dtype: DType, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
@@ -158,7 +163,7 @@ def _external(proto: Any, dtype: DType, shape: tuple[int, ...], count: int, mode
             found=f"offset {offset} + {length}",
         )  # fmt: skip
     identity = f"{path}:{status.st_mtime_ns}:{status.st_size}:{status.st_ino}:{offset}:{dtype}:{shape}"
-    return Constant(_file_reader(path, offset, length, dtype, shape, name), identity)
+    return Constant(partial(_read_file, path, offset, length, dtype, shape, name), identity)
 
 
 def _number(text: str, key: str, name: str) -> int:
@@ -197,20 +202,17 @@ def _mode(path: str, name: str) -> int:
         raise ModelError("external data cannot be read", value=name, found=str(error)) from error
 
 
-def _file_reader(
+def _read_file(
     path: str, offset: int, length: int, dtype: DType, shape: tuple[int, ...], name: str
-) -> Callable[[], np.ndarray[Any, Any]]:
-    def load() -> np.ndarray[Any, Any]:
-        if length == 0:
-            return np.zeros(shape, dtype.numpy)
+) -> np.ndarray[Any, Any]:
+    if length == 0:
+        return np.zeros(shape, dtype.numpy)
+    try:
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
         try:
-            handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
-            try:
-                mapped = mmap.mmap(handle, offset + length, access=mmap.ACCESS_READ)
-            finally:
-                os.close(handle)
-        except (OSError, ValueError) as error:
-            raise ModelError("external data cannot be read", value=name, found=str(error)) from error
-        return _view(memoryview(mapped)[offset : offset + length], dtype, shape)
-
-    return load
+            mapped = mmap.mmap(handle, offset + length, access=mmap.ACCESS_READ)
+        finally:
+            os.close(handle)
+    except (OSError, ValueError) as error:
+        raise ModelError("external data cannot be read", value=name, found=str(error)) from error
+    return _view(memoryview(mapped)[offset : offset + length], dtype, shape)

@@ -376,12 +376,18 @@ class _Lowering:
                 value.dtype,
                 (panels, rows, width),
                 constant.load,
-                pack=lambda array: self.backend.pack(array.reshape(rows, columns)),
+                pack=partial(_packed, self.backend.pack, rows, columns),
                 identity=constant.identity,
                 layout=f"panels{width}",
             )
             self.packed[value.name] = Place(slot, value.dtype, lay.dense((panels, rows, width)))
         return self.packed[value.name]
+
+
+def _packed(
+    pack: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]], rows: int, columns: int, array: np.ndarray[Any, Any]
+) -> np.ndarray[Any, Any]:
+    return pack(array.reshape(rows, columns))
 
 
 def _call_host(node: Node, *arguments: Any) -> tuple[Any, ...]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from grainline.base.dtypes import DType
 from grainline.execgraph.ir import ExecuteGraph
-from grainline.execgraph.pack import pack
+from grainline.execgraph.pack import Packed, pack
 from grainline.runtime import hostcalls
 from grainline.runtime.weights import WeightHold, hold
 
@@ -22,14 +22,21 @@ class ModelExecutor:
     """Runs `graph`; `addresses` gives the native function of every kernel key.
 
     `keep_alive` is whatever owns the machine code. `threads` bounds the threads of one run (0: all allowed).
+    `packed` is the packed Main container of `graph` where it is known already.
     """
 
     def __init__(
-        self, graph: ExecuteGraph, addresses: Mapping[str, int], *, keep_alive: Any = None, threads: int = 0
+        self,
+        graph: ExecuteGraph,
+        addresses: Mapping[str, int],
+        *,
+        keep_alive: Any = None,
+        threads: int = 0,
+        packed: Packed | None = None,
     ) -> None:
         self.graph = graph
-        self._packed = pack(graph)
-        self._addresses = [addresses[key] for key in self._packed.keys]
+        self.packed = pack(graph) if packed is None else packed
+        self._addresses = [addresses[key] for key in self.packed.keys]
         self._keep_alive = keep_alive
         self._threads = threads
         self._weights: dict[int, WeightHold] = {}
@@ -49,8 +56,8 @@ class ModelExecutor:
             raise RuntimeError("the executor is loaded already")
         graph = self.graph
         native = _native.Executor(
-            self._packed.blob,
-            list(self._packed.strings),
+            self.packed.blob,
+            list(self.packed.strings),
             self._addresses,
             [_numpy(v.dtype, v.kind) for v in graph.inputs],
             [_numpy(v.dtype, v.kind) for v in graph.outputs],

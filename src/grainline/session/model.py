@@ -33,10 +33,10 @@ class Model:
 
     def __init__(self, source: Source, options: Options) -> None:
         self._source = _checked_source(source)
-        from grainline import pipeline  # with LLVM and the importer: not before the first model
+        from grainline import saved  # not before the first model: importing grainline stays light
 
         self._options = options
-        self._compiled = pipeline.compile_model(self._source, options.resolved())
+        self._compiled = saved.open_or_compile(self._source, options.resolved())
         self._execute = self._compiled.run
         self.inputs = [describe(v) for v in self._compiled.inputs]
         self.outputs = [describe(v) for v in self._compiled.outputs]

@@ -1,0 +1,41 @@
+"""`CompiledModel`: what `pipeline.compile_model` makes and `saved.load` finds again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from grainline.graph.ir import Declared, ModelInfo
+from grainline.runtime.executor import ModelExecutor
+
+
+class CompiledModel:
+    """A model that is ready to run. `run(feeds, names=None, cancel=None)` is the native call, without a frame of ours.
+
+    `explanation` is the text of `explain`: every kernel with its reason, and what runs on the host.
+    """
+
+    def __init__(self, info: ModelInfo, executor: ModelExecutor, explanation: str) -> None:
+        self.info = info
+        self.executor = executor if executor.is_loaded else executor.load()
+        self.explanation = explanation
+        self.run = self.executor.run
+
+    @property
+    def inputs(self) -> Sequence[Declared]:
+        return self.info.inputs
+
+    @property
+    def outputs(self) -> Sequence[Declared]:
+        return self.info.outputs
+
+    def timed_run(self, feeds: Any, names: Any) -> tuple[list[Any], list[dict[str, Any]]]:
+        """A run, and one record per node: name, kernel, start_ns, elapsed_ns."""
+        return self.executor.run_profiled(feeds, names)
+
+    def trim(self) -> int:
+        """Gives the memory kept between runs back to the system; returns the bytes."""
+        return self.executor.trim()
+
+    def explain(self) -> str:
+        return self.explanation

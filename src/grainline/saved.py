@@ -1,0 +1,188 @@
+"""Compiled models on disk, so that the next process starts without importing, lowering, planning or LLVM.
+
+A saved model is one entry of the kernel cache's folder: a pickle of the packed Program, the weights' recipes and the
+model's description; the machine code is found through the kernel entries it names. The folder is the owner's alone and
+entries are hash-checked (see `codegen/cache.py`), which is what makes unpickling them as safe as running their code.
+
+The key covers the model (content of bytes; path, size, time and inode of a file), the options that change code, the
+processor, the LLVM wheel, and every source file of this package. Weights are not stored: a recipe says where in the
+model they lie and what is computed from them. A model with host operators or external data is not saved. Whatever goes
+wrong while loading means "not saved".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import io
+import mmap
+import os
+import pickle
+import sys
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from grainline.base.knobs import Options
+from grainline.codegen.cache import ObjectCache, open_cache
+from grainline.compiled import CompiledModel
+from grainline.execgraph.ir import ExecuteGraph
+from grainline.execgraph.pack import Packed
+from grainline.graph.ir import ModelInfo
+from grainline.runtime.executor import ModelExecutor
+
+MAGIC = b"GRAINLINE"
+MODEL_DATA = "model data"
+
+
+@dataclass(frozen=True)
+class Record:
+    """`graph` is the execution graph without its Main container, which `packed` holds. `kernels` maps symbol -> name
+    of the object's cache entry."""
+
+    info: ModelInfo
+    graph: ExecuteGraph
+    packed: Packed
+    kernels: dict[str, str]
+    explanation: str
+
+
+@dataclass(frozen=True)
+class Spot:
+    """Where a model is saved: the store and the entry's name, and the model's data for the weights' recipes."""
+
+    store: ObjectCache
+    name: str
+    data: memoryview
+
+
+def open_or_compile(source: Any, options: Options) -> CompiledModel:
+    """The saved model if there is one, else a fresh compilation, which is saved. Errors are those of the pipeline."""
+    spot = locate(source, options)
+    found = None if spot is None else load(spot, options)
+    if found is not None:
+        return found
+    from grainline.pipeline import compile_model
+
+    return compile_model(source, options, spot)
+
+
+def locate(source: Any, options: Options) -> Spot | None:
+    """The spot of a model, or None when it cannot be saved (no cache, no file)."""
+    if not options.cache:
+        return None
+    try:
+        identity, data = _identity(source)
+    except (OSError, ValueError):
+        return None
+    store = open_cache(None if options.cache_dir is None else Path(options.cache_dir))
+    if identity is None or store.folder is None:
+        return None
+    digest = hashlib.sha256(repr((identity, _environment())).encode()).hexdigest()
+    return Spot(store, f"model-{digest}", data)
+
+
+def load(spot: Spot, options: Options) -> CompiledModel | None:
+    """The saved model, loaded, or None."""
+    body = spot.store.read(spot.name)
+    if body is None or not body.startswith(MAGIC):
+        return None
+    try:
+        record: Record = _Unpickler(io.BytesIO(body[len(MAGIC) :]), spot.data).load()
+        kernels = _link(record, spot.store)
+        if kernels is None:
+            return None
+        executor = ModelExecutor(
+            record.graph,
+            {symbol: kernel.address for symbol, kernel in kernels.items()},
+            keep_alive=kernels,
+            threads=options.threads or 0,
+            packed=record.packed,
+        )
+        return CompiledModel(record.info, executor, record.explanation)
+    except Exception:
+        return None
+
+
+def save(spot: Spot, model: CompiledModel, kernels: dict[str, str], data: memoryview | None) -> None:
+    """Saves `model`; does nothing for a model that a recipe cannot describe. `data` is the buffer its weights lie in."""
+    graph = model.executor.graph
+    if graph.host_ops:
+        return
+    record = Record(model.info, replace(graph, main=()), model.executor.packed, kernels, model.explanation)
+    out = io.BytesIO(MAGIC)
+    out.seek(0, io.SEEK_END)
+    try:
+        _Pickler(out, data).dump(record)
+    except (pickle.PicklingError, TypeError, AttributeError):
+        return
+    spot.store.write(spot.name, out.getvalue())
+
+
+class _Pickler(pickle.Pickler):
+    """Writes the model's data by name."""
+
+    def __init__(self, out: io.BytesIO, data: memoryview | None) -> None:
+        super().__init__(out, protocol=5)
+        self._data = data
+
+    def persistent_id(self, item: Any) -> str | None:
+        return MODEL_DATA if self._data is not None and item is self._data else None
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, source: io.BytesIO, data: memoryview) -> None:
+        super().__init__(source)
+        self._data = data
+
+    def persistent_load(self, name: Any) -> memoryview:
+        if name != MODEL_DATA:
+            raise pickle.UnpicklingError(f"unknown name {name!r}")
+        return self._data
+
+
+def _link(record: Record, store: ObjectCache) -> dict[str, Any] | None:
+    from grainline.codegen.compile import saved_kernel
+
+    kernels = {symbol: saved_kernel(symbol, name, store) for symbol, name in record.kernels.items()}
+    return None if None in kernels.values() else kernels
+
+
+def _identity(source: Any) -> tuple[Any, memoryview]:
+    if isinstance(source, bytes):
+        return ("bytes", hashlib.sha256(source).hexdigest()), memoryview(source)
+    if not isinstance(source, str | os.PathLike):
+        return None, memoryview(b"")
+    with open(source, "rb") as file:
+        status = os.fstat(file.fileno())
+        data = memoryview(mmap.mmap(file.fileno(), status.st_size, access=mmap.ACCESS_READ))
+    place = (os.path.realpath(source), status.st_size, status.st_mtime_ns, status.st_ino)
+    return ("file", *place), data
+
+
+@lru_cache(maxsize=1)
+def _environment() -> tuple[Any, ...]:
+    """The processor, Python, NumPy's and LLVM's files, and every source file of the package."""
+    import numpy
+
+    package = Path(__file__).parent
+    sources = sorted(entry for pattern in ("**/*.py", "*.so") for entry in package.glob(pattern))
+    stamps = [(str(entry), entry.stat().st_size, entry.stat().st_mtime_ns) for entry in sources]
+    llvm = importlib.util.find_spec("llvmlite")
+    origin = None if llvm is None or llvm.origin is None else os.stat(llvm.origin)
+    stamp = None if origin is None else (origin.st_size, origin.st_mtime_ns)
+    return _processor(), sys.version, numpy.__version__, stamp, hashlib.sha256(repr(stamps).encode()).hexdigest()
+
+
+def _processor() -> str:
+    """Model and features of the processor; on a system without /proc/cpuinfo what Python knows of it."""
+    try:
+        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
+            first = file.read().split("\n\n", 1)[0]
+    except OSError:
+        import platform
+
+        return f"{platform.machine()} {platform.processor()}"
+    keep = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags", "Features", "CPU")
+    return "\n".join(line for line in first.splitlines() if line.split("\t")[0].split(":")[0].strip() in keep)
