@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from test_mma import Kernel, plans_of
+from test_mma_kernels import Kernel, plans_of
 
 from grainline.base.dims import Expr, symbol
 from grainline.base.dtypes import BOOL, F32, I64

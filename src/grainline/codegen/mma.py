@@ -9,6 +9,7 @@ B. Strips of one call travel in pairs: both read a chunk of B while it is in a n
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from grainline.base.dtypes import BOOL
@@ -32,9 +33,13 @@ from grainline.plan.types import Plan
 from grainline.tile.access import LinearAccess, linear_access
 from grainline.tile.ir import Axis, View
 
+# Argument words that differ between the realisations of a product.
+COLUMN_RANGE = "columns of a range"
+BLOCK_STRIPS = "strips of a block"
+
 
 def emit_mma(plan: Plan) -> EmittedKernel:
-    """The kernel of a matrix-product plan; equal plans give equal text."""
+    """The kernel of a matrix-product plan. All realisations of one product have the same text and other words."""
     chosen = plan.mapping.details
     assert isinstance(chosen, Realisation)
     product = chosen.product
@@ -53,7 +58,9 @@ def emit_mma(plan: Plan) -> EmittedKernel:
         rows_function(kernel, chosen)
     else:
         edge_function(kernel, form)
-    return finished(kernel.module.text, tuple(kernel.numbers), plan)
+    own = {COLUMN_RANGE: chosen.column_range, BLOCK_STRIPS: chosen.block_strips}
+    words = tuple(own[key] if isinstance(key, str) else key for key in kernel.numbers)
+    return finished(kernel.module.text, words, plan)  # type: ignore[arg-type]
 
 
 def _address(w: Writer, view: View | None, access: LinearAccess, at: dict[Axis, str]) -> str:
@@ -101,19 +108,21 @@ class _Entry:
         w, product = self.w, self.product
         self.n = w.extent(product.n.extent)
         per_matrix = _strip_count(w, product)
-        if self.plan.range_panels:
-            width = self.plan.range_panels * PANEL
-            per_matrix = w.mul(per_matrix, w.divide(w.add(self.n, str(width - 1)), str(width)))
-        if self.plan.form == "batches":
-            w.loop("%begin", "%end", 1, lambda matrix: self._matrix(matrix, "0", per_matrix))
-            return []
-        first = w.divide("%begin", per_matrix)
-        after = w.add(w.divide(w.add("%end", "-1"), per_matrix), "1")
+        if product.offers_columns:
+            width = w.own_word(COLUMN_RANGE)
+            ranges = w.divide(w.add(self.n, w.sub(width, "1")), width)
+            per_matrix = w.mul(per_matrix, w.larger(ranges, "1"))
+        begin, end = "%begin", "%end"
+        if product.offers_batches:
+            unit = w.own_word(BLOCK_STRIPS)
+            begin, end = w.mul(begin, unit), w.mul(end, unit)
+        first = w.divide(begin, per_matrix)
+        after = w.add(w.divide(w.add(end, "-1"), per_matrix), "1")
 
         def matrix(number: str) -> None:
             start = w.mul(number, per_matrix)
-            low = w.larger(w.sub("%begin", start), "0")
-            self._matrix(number, low, w.smaller(w.sub("%end", start), per_matrix))
+            low = w.larger(w.sub(begin, start), "0")
+            self._matrix(number, low, w.smaller(w.sub(end, start), per_matrix))
 
         w.loop(first, after, 1, matrix)
         return []
@@ -190,51 +199,62 @@ class _Strips:
         self.strips = _strip_count(w, self.product)
         m = w.extent(self.product.m.extent)
         self.rows_each, self.longer = w.divide(m, self.strips), w.remainder(m, self.strips)
-        if self.plan.range_panels:
-            w.loop("%low", "%high", 1, self._range_strip)
+        if self.product.offers_columns:
+            w.loop(w.divide("%low", self.strips), self._after_last_range(), 1, self._range)
         else:
-            w.loop("%low", "%high", self.plan.strips_together, self._group)
+            self._groups("%low", "%high", "%b", "0", "%columns")
         w.function.do("ret i32 0")
 
-    def _group(self, first: str) -> None:
-        """Strips first, first + 1, ... that share the chunks of B."""
-        w, together = self.w, self.plan.strips_together
-        after = w.smaller(w.add(first, str(together)), "%high")
+    def _after_last_range(self) -> str:
+        w = self.w
+        return w.add(w.divide(w.add("%high", "-1"), self.strips), "1")
 
-        def each(body: object) -> None:
-            w.loop(first, after, 1, body)  # type: ignore[arg-type]
+    def _range(self, number: str) -> None:
+        """The strips of [low, high) that lie in one column range."""
+        w = self.w
+        width, start = w.own_word(COLUMN_RANGE), w.mul(number, self.strips)
+        low = w.larger(w.sub("%low", start), "0")
+        high = w.smaller(w.sub("%high", start), self.strips)
+        column = w.mul(number, width)
+        b = w.at("%b", w.mul(w.extent(self.product.k.extent), column))
+        self._groups(low, high, b, column, w.smaller(w.sub("%columns", column), width))
+
+    def _groups(self, low: str, high: str, b: str, column: str, columns: str) -> None:
+        """Strips low..high-1 times `columns` columns of B at `b`, which start at `column` of the result."""
+        together = self.plan.strips_together
+
+        def group(first: str) -> None:
+            after = self.w.smaller(self.w.add(first, str(together)), high)
+            self._group(first, after, b, column, columns)
+
+        self.w.loop(low, high, together, group)
+
+    def _group(self, first: str, after: str, b: str, column: str, columns: str) -> None:
+        """Strips that share the chunks of B."""
+        w = self.w
+
+        def each(body: Callable[[str, str], None]) -> None:
+            w.loop(first, after, 1, lambda strip: body(strip, w.sub(strip, first)))
 
         if self.plan.packs_a:
-            each(lambda strip: self._pack_a(strip, w.sub(strip, first)))
-
-        # A strip alone takes all columns at once: only then may it have one or two rows, which read more panels together.
+            each(self._pack_a)
+        # A strip alone takes all columns at once: only then may it have one or two rows, which read most panels together.
         alone = w.less(w.sub(after, first), "2")
-        step = w.choose(alone, w.larger("%columns", "1"), str(CHUNK_PANELS * PANEL))
+        step = w.choose(alone, w.larger(columns, "1"), str(CHUNK_PANELS * PANEL))
 
-        def chunk(column: str) -> None:
-            width = w.smaller(w.sub("%columns", column), step)
-            panel = w.mul(w.binary("lshr", column, "4"), "%bpanel")
-            b = w.at("%b", panel)
-            each(lambda strip: self._multiply(strip, w.sub(strip, first), (b, "%brow", "%bpanel"), column, width))
+        def chunk(at: str) -> None:
+            width = w.smaller(w.sub(columns, at), step)
+            start = w.at(b, w.mul(w.binary("lshr", at, "4"), "%bpanel"))
+            right = (start, "%brow", "%bpanel")
+            each(lambda strip, slot: self._multiply(strip, slot, right, w.add(column, at), width))
 
-        w.loop_by("0", "%columns", step, chunk)
+        w.loop_by("0", columns, step, chunk)
         if self.product.b_form == "rows":
             rest = w.sub(w.extent(self.product.n.extent), "%columns")
             tail = ("%tail", str(PANEL), "0")
-            each(lambda strip: self._multiply(strip, w.sub(strip, first), tail, "%columns", rest))
+            each(lambda strip, slot: self._multiply(strip, slot, tail, "%columns", rest))
         if self.form.to_strip:
-            each(lambda strip: self._finish_rows(strip, w.sub(strip, first)))
-
-    def _range_strip(self, number: str) -> None:
-        """One strip of one column range."""
-        w = self.w
-        width = str(self.plan.range_panels * PANEL)
-        strip, column = w.remainder(number, self.strips), w.mul(w.divide(number, self.strips), width)
-        if self.plan.packs_a:
-            self._pack_a(strip, "0")
-        b = w.at("%b", w.mul(w.extent(self.product.k.extent), column))
-        columns = w.smaller(w.sub("%columns", column), width)
-        self._multiply(strip, "0", (b, "%brow", "%bpanel"), column, columns)
+            each(self._finish_rows)
 
     def _rows_of(self, strip: str) -> tuple[str, str]:
         """(first row, rows) of a strip: the first `longer` strips have one row more."""

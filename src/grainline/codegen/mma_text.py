@@ -21,9 +21,10 @@ from grainline.tile.ir import View
 class SharedArguments(Arguments):
     """The argument block as seen by one of several functions of a kernel: all of them share one numbering of words."""
 
-    def __init__(self, f: FunctionText, views: tuple[View, ...], numbers: dict[Expr, int]) -> None:
+    def __init__(self, f: FunctionText, views: tuple[View, ...], numbers: dict[Expr | str, int]) -> None:
         super().__init__(f, views)
         self._numbers = numbers
+        self._own: dict[str, Reg] = {}
 
     def bind(self, view: View, pointer: str) -> None:
         """Makes `pointer` the base of a view that is no launch argument."""
@@ -33,9 +34,18 @@ class SharedArguments(Arguments):
         if isinstance(value, int):
             return i64(value)
         if value not in self._words:
-            number = self._numbers.setdefault(value, len(self._numbers))
-            self._words[value] = Reg(self._load("i64", len(self._views) + number), I64)
+            self._words[value] = self._load_word(value)
         return self._words[value]
+
+    def own_word(self, name: str) -> Reg:
+        """A word that the emitter defines; its value is not part of the text."""
+        if name not in self._own:
+            self._own[name] = self._load_word(name)
+        return self._own[name]
+
+    def _load_word(self, key: Expr | str) -> Reg:
+        number = self._numbers.setdefault(key, len(self._numbers))
+        return Reg(self._load("i64", len(self._views) + number), I64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +55,7 @@ class KernelText:
     module: ModuleText
     views: tuple[View, ...]
     lanes: int
-    numbers: dict[Expr, int]
+    numbers: dict[Expr | str, int]
 
     def entry(self, symbol: str) -> Writer:
         """The function that a launch calls."""
@@ -74,6 +84,9 @@ class Writer:
 
     def extent(self, value: int | Expr) -> str:
         return self.arguments.extent(value).text
+
+    def own_word(self, name: str) -> str:
+        return self.arguments.own_word(name).text
 
     # ---- integers ----
 

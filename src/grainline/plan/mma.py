@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from grainline.base.dims import Expr, ceil_div
+from grainline.base.dims import Expr, ceil_div, maximum
 from grainline.base.dims import product as extent_product
 from grainline.base.dtypes import F32
 from grainline.plan.cost import launch_cost
@@ -93,9 +93,16 @@ class Product:
         return ceil_div(self.m.extent, STRIP_ROWS)
 
     @property
-    def columns_are_independent(self) -> bool:
-        """Whether a block may hold a part of the columns: nothing in the epilogue crosses them."""
-        return self.epilogue_form == "registers"
+    def offers_columns(self) -> bool:
+        """Whether a block may hold a part of the columns: nothing after the product crosses them."""
+        n = self.n.extent
+        is_wide = not isinstance(n, int) or range_panels(n) > 0
+        return self.epilogue_form == "registers" and self.b_form == "panels" and is_wide
+
+    @property
+    def offers_batches(self) -> bool:
+        """Whether a block may hold a whole matrix, so that a B packed in scratch is packed once."""
+        return bool(self.batch) and self.b_form != "panels"
 
 
 def describe(program: TileProgram) -> Product | MmaRefusal:
@@ -259,6 +266,16 @@ class Realisation:
         matrices = self.product.matrices
         return matrices if self.form == "batches" else matrices * self.product.strips * self.ranges
 
+    @property
+    def column_range(self) -> int | Expr:
+        """Columns of a range."""
+        return self.range_panels * PANEL if self.range_panels else maximum(self.product.n.extent, 1)
+
+    @property
+    def block_strips(self) -> int | Expr:
+        """Strips that a block holds."""
+        return self.product.strips if self.form == "batches" else 1
+
     def __str__(self) -> str:
         return f"{self.form} of {STRIP_ROWS}x{PANEL}, B {self.product.b_form}, epilogue in {self.product.epilogue_form}"
 
@@ -330,10 +347,9 @@ def realisations(product: Product) -> tuple[Realisation, ...]:
 
 def _forms(product: Product) -> Iterator[str]:
     yield "strips"
-    n = product.n.extent
-    if product.columns_are_independent and product.b_form == "panels" and (not isinstance(n, int) or range_panels(n)):
+    if product.offers_columns:
         yield "columns"
-    if product.batch and product.b_form != "panels":
+    if product.offers_batches:
         yield "batches"
 
 
@@ -350,8 +366,7 @@ def _realisation(product: Product, form: str) -> Realisation:
     n = product.n.extent
     packs_a = not (isinstance(n, int) and n <= UNPACKED_A_COLUMNS)
     width = range_panels(n) if form == "columns" else 0
-    together = 1 if width else _strips_together(product)
-    return Realisation(product, form, packs_a, product.b_form != "panels", width, together)
+    return Realisation(product, form, packs_a, product.b_form != "panels", width, _strips_together(product))
 
 
 def _strips_together(product: Product) -> int:
