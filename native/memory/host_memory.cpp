@@ -6,6 +6,9 @@
 #include <cstdlib>
 
 namespace grainline {
+
+constinit HostMemory process_host_memory;
+
 namespace {
 
 constexpr auto relaxed = std::memory_order_relaxed;
@@ -32,10 +35,7 @@ std::byte* map(size_t size_bytes) {
 
 }  // namespace
 
-HostMemory& HostMemory::process() noexcept {
-  static HostMemory& memory = *new HostMemory();
-  return memory;
-}
+HostMemory& HostMemory::process() noexcept { return process_host_memory; }
 
 bool HostMemory::reserve(size_t size_bytes) noexcept {
   const size_t before = live_bytes_.fetch_add(size_bytes, relaxed);

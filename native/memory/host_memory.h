@@ -46,4 +46,8 @@ class HostMemory final : public MemorySource {
   std::atomic<uint64_t> system_calls_{0};
 };
 
+// What process() returns; no guarded static, because a child of a fork may meet the guard half way
+// and would wait for a thread that it does not have.
+extern constinit HostMemory process_host_memory;
+
 }  // namespace grainline

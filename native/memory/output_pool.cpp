@@ -12,6 +12,9 @@
 namespace grainline {
 namespace {
 
+// No guarded static: see process_host_memory.
+constinit OutputPool process_output_pool(process_host_memory);
+
 constexpr size_t kHeaderBytes = kMemoryAlignment;
 constexpr int kSmallestLog2 = 8;  // the smallest entry is 256 bytes
 constexpr int kSweepsPerIdleTime = 4;
@@ -28,10 +31,7 @@ std::byte* data_of(void* entry) noexcept { return static_cast<std::byte*>(entry)
 
 }  // namespace
 
-OutputPool& OutputPool::process() noexcept {
-  static OutputPool& pool = *new OutputPool(HostMemory::process());
-  return pool;
-}
+OutputPool& OutputPool::process() noexcept { return process_output_pool; }
 
 // The smallest class whose bytes_of is at least entry_bytes.
 int OutputPool::class_of(size_t entry_bytes) noexcept {

@@ -33,4 +33,20 @@ class PretendProcessors {
   }
 };
 
+// Returns when every pool thread there is has run a task, so none is still being started. To be
+// called before a fork: AddressSanitizer allocates on behalf of a new thread, and a child made at
+// that moment would inherit the lock of its allocator.
+inline void let_every_pool_thread_run() {
+  static std::atomic<int> missing;
+  const int homes = Pool::process().threads_started() + 1;
+  const PretendProcessors enough(homes);
+  missing = homes;
+  const TileKernel kernel = [](const uint64_t*, int64_t, int64_t, void*) -> int32_t {
+    missing.fetch_sub(1);
+    while (missing > 0) sched_yield();
+    return 0;
+  };
+  Pool::process().dispatch({kernel, nullptr, homes, 1, homes, nullptr, 0});
+}
+
 }  // namespace grainline::test

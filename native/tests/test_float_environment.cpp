@@ -48,6 +48,7 @@ TEST(a_run_computes_in_the_default_float_environment_and_restores_the_callers) {
 
 // A new thread inherits the environment of its maker, so the pool is made new, in a child.
 TEST(pool_threads_do_not_inherit_the_float_environment) {
+  let_every_pool_thread_run();
   const PretendProcessors two(2);
   static std::atomic<int> of_pool_thread{-1};
   static std::thread::id caller;
