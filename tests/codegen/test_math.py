@@ -34,7 +34,7 @@ def test_pow_stays_below_its_promise():
 @pytest.mark.parametrize("name", sorted(REFERENCE))
 def test_bits_do_not_depend_on_the_lane_count(name):
     x = (np.random.default_rng(0).normal(size=1024) * 20).astype(np.float32)
-    results = {VectorFunction(name, lanes=lanes)(x).tobytes() for lanes in (0 or 8, 16, 32, 64)}
+    results = {VectorFunction(name, lanes=lanes)(x).tobytes() for lanes in (8, 16, 32, 64)}
     assert len(results) == 1
 
 

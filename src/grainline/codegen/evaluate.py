@@ -18,7 +18,7 @@ from grainline.codegen import memory
 from grainline.codegen.elementwise import FAULT_INDEX, Faults, apply, cast, rounded
 from grainline.codegen.emit import FunctionText, Reg, constant, i64
 from grainline.codegen.words import Arguments
-from grainline.tile.access import Dataflow, LinearAccess, is_inside, linear_access
+from grainline.tile.access import Dataflow, LinearAccess, is_inside, linear_access, operands_of
 from grainline.tile.ir import Axis, Operation, Tile, TileProgram
 
 
@@ -138,7 +138,8 @@ class Evaluator:
 
         Addresses are advanced by the coordinates bound so far.
         """
-        roots = [tile for effect in effects for tile in (*effect.operands, *_run_time_indices(effect))]
+        effects = list(effects)
+        roots = [tile for effect in effects for tile in operands_of(effect)]
         for operation in self.needed(roots):
             assert operation.result is not None
             if axis not in self.flow.depends[operation.result.id]:
@@ -161,7 +162,7 @@ class Evaluator:
             wanted.add(tile.id)
             definition = self.flow.define(tile)
             if definition.op != "reduce":
-                stack.extend((*definition.operands, *_run_time_indices(definition)))
+                stack.extend(operands_of(definition))
         return [o for o in self.program.body if o.result is not None and o.result.id in wanted]
 
     def _waits_for_axes(self, tile: Tile) -> bool:
@@ -176,7 +177,7 @@ class Evaluator:
         assert view is not None and result is not None
         guard = self._guard(operation)
         offsets, step = self._lane_offsets(operation)
-        pointer = self._address(operation)
+        pointer = self.address(operation)
         varies = offsets is not None or step is not None or (guard is not None and guard.lanes)
         if not varies:
             return self._scalar_load(pointer, operation, guard)
@@ -194,7 +195,7 @@ class Evaluator:
         value = self.value(operation.operands[0])
         guard = self._guard(operation)
         offsets, step = self._lane_offsets(operation)
-        pointer = self._address(operation)
+        pointer = self.address(operation)
         if offsets is None and step is None and not value.lanes:
             self._scalar_store(pointer, value, guard)
             return
@@ -252,7 +253,7 @@ class Evaluator:
                 return scope.bases[id(operation)]
         return None, frozenset()
 
-    def _address(self, operation: Operation) -> str:
+    def address(self, operation: Operation) -> str:
         """The base plus scalar run-time indices."""
         pointer, _ = self._base(operation)
         assert operation.view is not None
@@ -326,7 +327,3 @@ class Evaluator:
             return a if b is None else b
         lanes = max(a.lanes, b.lanes)
         return self.f.binary("and", self.f.splat(a, lanes), self.f.splat(b, lanes))
-
-
-def _run_time_indices(operation: Operation) -> tuple[Tile, ...]:
-    return tuple(item for item in operation.index if isinstance(item, Tile))

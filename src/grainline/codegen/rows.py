@@ -15,7 +15,8 @@ from grainline.codegen import memory, reduction
 from grainline.codegen.emit import FunctionText, Reg, i64
 from grainline.codegen.evaluate import Evaluator
 from grainline.plan.row_schedule import RowPass, RowSchedule, Spill
-from grainline.tile.ir import Axis, Operation
+from grainline.tile.access import operands_of
+from grainline.tile.ir import Operation
 
 SLOT_ALIGNMENT = 64
 
@@ -45,8 +46,7 @@ class RowBody:
         self.rest = f.sub(self.count, self.full_stop)
         self.has_tail = self.rest.text != "0"
         self.tail_mask = f.mask_below(self.rest, self.width) if self.has_tail else None
-        padded = f.mul(self._floor(f.add(self.count, SLOT_ALIGNMENT - 1), SLOT_ALIGNMENT), 1)
-        self.slot_elements = padded
+        self.slot_elements = self._floor(f.add(self.count, SLOT_ALIGNMENT - 1), SLOT_ALIGNMENT)
 
     def emit(self) -> None:
         """All passes, then the scalar stores. Opens its own scope for the program's values."""
@@ -124,8 +124,9 @@ class RowBody:
 
     def _load_spills(self, row_pass: RowPass) -> None:
         """Reads the spilled values that this pass uses."""
-        roots = [tile for o in (*row_pass.reductions, *row_pass.stores) for tile in o.operands]
-        stack, seen = [*roots, *(spill.tile for spill in row_pass.spills)], set()
+        roots = [tile for o in (*row_pass.reductions, *row_pass.stores) for tile in operands_of(o)]
+        stack = [*roots, *(spill.tile for spill in row_pass.spills)]
+        seen: set[int] = set()
         while stack:
             tile = stack.pop()
             if tile.id in seen or self.ev.known(tile) is not None:
@@ -138,28 +139,12 @@ class RowBody:
                 place = self._spill_address(spill, index)
                 self.ev.remember(tile, memory.load(self.f, place, tile.dtype, self.ev.lanes, self.ev.mask))
                 continue
-            definition = self.ev.flow.define(tile)
-            stack.extend(definition.operands)
-            stack.extend(item for item in definition.index if not _is_affine(item))  # type: ignore[misc]
+            stack.extend(operands_of(self.ev.flow.define(tile)))
 
     def _spill_address(self, spill: Spill, index: Reg) -> str:
         if spill.row is not None:
-            return self.ev._address(spill.row)
+            return self.ev.address(spill.row)
         size = spill.tile.dtype.size_bytes
         start = self.f.mul(self.slot_elements, 8 * spill.slot)
         base = self.f.pointer(self.scratch, start, 1)
         return self.f.pointer(base, index, size)
-
-
-def _is_affine(item: object) -> bool:
-    from grainline.tile.ir import Affine
-
-    return isinstance(item, Affine)
-
-
-def scratch_axis_bytes(schedule: RowSchedule, axis: Axis) -> object:
-    """Bytes of scratch per home: one slot of 8-byte elements per spilled value."""
-    from grainline.base.dims import ceil_div
-
-    slots = schedule.scratch_slots
-    return 0 if slots == 0 else ceil_div(axis.extent, SLOT_ALIGNMENT) * (SLOT_ALIGNMENT * 8 * slots)

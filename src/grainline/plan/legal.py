@@ -10,6 +10,7 @@ from grainline.tile.access import Dataflow, linear_access, operands_of, store_gr
 from grainline.tile.ir import Axis, Operation, TileProgram
 
 REGISTERS_IN_FLIGHT = 4
+PACKET_BYTES = 64
 
 
 def legal_mappings(
@@ -35,10 +36,15 @@ def legal_mappings(
 
 
 def packet_shape(program: TileProgram, target: Target, options: PlannerOptions) -> tuple[int, int]:
-    """(W, packets in flight). Half the lanes when an 8-byte float is computed, so packets fit the registers."""
+    """(W, packets in flight). Half the lanes when an 8-byte float is computed, so packets fit the registers.
+
+    A reduction needs REGISTERS_IN_FLIGHT independent accumulators to hide the latency of an addition.
+    """
     wide = any(o.result is not None and o.result.dtype.name == "f64" for o in program.body)
     width = target.packet_width // 2 if wide else target.packet_width
-    return width, options.unroll or 2
+    in_flight = max(1, REGISTERS_IN_FLIGHT * target.vector_bytes // PACKET_BYTES)
+    reduces = any(o.op == "reduce" for o in program.body)
+    return width, options.unroll or (in_flight if reduces else min(in_flight, 2))
 
 
 def no_matrix_product(program: TileProgram, flow: Dataflow) -> str | None:
