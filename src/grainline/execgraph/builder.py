@@ -21,6 +21,7 @@ from grainline.execgraph.ir import (
     ExecuteGraph,
     ExecuteNode,
     Extent,
+    Guard,
     HostOp,
     Input,
     Output,
@@ -64,6 +65,7 @@ class GraphBuilder:
         self._outputs: list[Output] = []
         self._weights: list[Weight] = []
         self._host_ops: list[HostOp] = []
+        self._guards: list[Guard] = []
         self._uses: dict[int, _Use] = {}
         self._binder: dict[str, int] = {}
         self._groups = 1
@@ -204,6 +206,10 @@ class GraphBuilder:
         node = self._add("main", "CopyMemory", attributes, compute_node, inputs=(source, target), extents=extents)
         self._touch(node, (source,), (target,))
         return node
+
+    def guard(self, left: Extent, right: Extent, reason: str, node: str = "") -> None:
+        """The run ends with an error unless the two extents are equal."""
+        self._guards.append(Guard(left, right, reason, node))
 
     def finish(self, output_order: Iterable[str] | None = None) -> ExecuteGraph:
         """The graph. `output_order` gives the outputs' names in the model's order."""

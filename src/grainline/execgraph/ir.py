@@ -174,6 +174,16 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
+class Guard:
+    """`left == right` must hold in a run, checked as soon as both are known; `reason` says what relies on it."""
+
+    left: Extent
+    right: Extent
+    reason: str
+    node: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ExecuteNode:
     """One application of a kernel. `compute_node` is the operator's name, for messages and profiles."""
 
@@ -212,6 +222,7 @@ class ExecuteGraph:
     deinit: tuple[ExecuteNode, ...]
     weights: tuple[Weight, ...] = ()
     host_ops: tuple[HostOp, ...] = ()
+    guards: tuple[Guard, ...] = ()
 
     def launches(self) -> tuple[ExecuteNode, ...]:
         return tuple(node for node in self.main if node.kernel == "Launch")

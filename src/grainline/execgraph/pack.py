@@ -93,6 +93,9 @@ class _Packer:
             (node for node in self.order if node.kernel == "InferShape"), key=lambda n: n.attributes["group"]
         )
         ranges = [self._bind(node) for node in infers]
+        for guard in self.graph.guards:
+            place = f"{guard.reason} (node {guard.node!r})" if guard.node else guard.reason
+            self.values.require(guard.left, guard.right, place)
         for output in self.graph.outputs:
             is_object = self.graph.slots[output.slot].kind == "object"
             self._row("outputs", self._string(output.name), output.slot, int(is_object))

@@ -110,6 +110,11 @@ class ValueTable:
             self.checks.append([])
         self.checks[group].append(check)
 
+    def require(self, left: Extent, right: Extent, place: str) -> None:
+        """Checks that two extents are equal as soon as both are known."""
+        text = f"{left} = {right}"[:_TEXT_LIMIT]
+        self._check(Check(CHECK_EQUAL, self.extent(left), self.extent(right), place, text, ""))
+
     # ---- binding symbols to observed dimensions ----------------------------------------------------------------
 
     def bind(self, group: int, sources: list[tuple[str, Shape, int]]) -> None:

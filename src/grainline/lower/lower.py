@@ -77,6 +77,8 @@ class _Lowering:
     def run(self) -> Lowered:
         for value in self.graph.inputs:
             self._input(value)
+        for guard in self.graph.guards:
+            self.builder.guard(guard.left, guard.right, guard.reason, guard.node)
         groups = fuse(self.graph)
         made = {name: g for g in groups for name in g.values()}
         for name, value in self.graph.outputs:
