@@ -1,0 +1,174 @@
+"""What a process sees: threads, processor time, memory, bits, Ctrl-C. Each case runs in a fresh process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+PRELUDE = """
+import json, os, resource, sys, threading, time
+import numpy as np, onnx
+from onnx import TensorProto, helper, numpy_helper
+import grainline
+
+def products(count, width):
+    rng = np.random.default_rng(0)
+    weights = [numpy_helper.from_array((rng.standard_normal((width, width)) / width**0.5).astype(np.float32), f"w{i}")
+               for i in range(count)]
+    names = ["x", *(f"h{i}" for i in range(count - 1)), "y"]
+    nodes = [helper.make_node("MatMul", [names[i], f"w{i}"], [names[i + 1]]) for i in range(count)]
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", width]) for n in ("x", "y")]
+    graph = helper.make_graph(nodes, "products", ends[:1], ends[1:], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+
+def resident_mib():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize() / 2**20
+
+def thread_count():
+    return len(os.listdir("/proc/self/task"))
+
+x = np.random.default_rng(1).standard_normal((64, 256)).astype(np.float32)
+"""
+
+
+def fresh(code: str, timeout: float = 120, **environ: str) -> Any:
+    done = subprocess.run(
+        [sys.executable, "-c", PRELUDE + code],
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_nothing_runs_between_calls() -> None:
+    used_s = fresh("""
+model = grainline.load(products(4, 256))
+for _ in range(20): model(x=x)
+time.sleep(0.05); begin = time.process_time(); time.sleep(1.0)
+print(json.dumps(time.process_time() - begin))
+""")
+    assert used_s < 0.005, f"an idle process used {used_s * 1e3:.1f} ms of a second"
+
+
+@pytest.mark.parametrize("variable", ["OMP_NUM_THREADS", "GRAINLINE_NUM_THREADS"])
+def test_one_thread_means_no_thread_more(variable: str) -> None:
+    more = fresh(
+        "before = thread_count(); grainline.load(products(4, 256))(x=x); print(json.dumps(thread_count() - before))",
+        **{variable: "1"},
+    )
+    assert more == 0
+
+
+def test_threads_follow_affinity() -> None:
+    more = fresh("""
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+before = thread_count(); grainline.load(products(4, 256))(x=x); print(json.dumps(thread_count() - before))
+""")
+    assert more == 0
+
+
+def test_many_models_share_one_pool_and_their_weights() -> None:
+    more, each_mib = fresh("""
+import tempfile
+with tempfile.NamedTemporaryFile(suffix=".onnx") as file:
+    file.write(products(8, 1024)); file.flush()
+    wide = np.ones((4, 1024), np.float32)
+    models = [grainline.load(file.name)]; models[0](x=wide)
+    threads, begin = thread_count(), resident_mib()
+    for _ in range(7):
+        models.append(grainline.load(file.name)); models[-1](x=wide)
+    print(json.dumps([thread_count() - threads, (resident_mib() - begin) / 7]))
+""")
+    assert more == 0, f"{more} threads more for 7 models"
+    assert each_mib < 8, f"a further model over the same 32 MiB file costs {each_mib:.1f} MiB"
+
+
+def test_dropped_models_give_their_memory_back() -> None:
+    grown = fresh("""
+import gc
+def once():
+    grainline.load(products(4, 512))(x=np.ones((8, 512), np.float32)); gc.collect()
+for _ in range(4): once()
+begin = resident_mib()
+for _ in range(20): once()
+print(json.dumps(resident_mib() - begin))
+""")
+    assert grown < 24, f"20 models of 4 MiB made and dropped left {grown:.0f} MiB"
+
+
+def test_a_spike_comes_back_after_trim() -> None:
+    kept = fresh("""
+model = grainline.load(products(4, 256)); model(x=x)
+begin = resident_mib()
+model(x=np.ones((60000, 256), np.float32)); model(x=x); model.trim()
+print(json.dumps(resident_mib() - begin))
+""")
+    assert kept < 24, f"{kept:.0f} MiB kept after a 60 MiB request and trim"
+
+
+def test_the_same_bits_for_any_number_of_threads_and_any_company() -> None:
+    assert fresh("""
+data, one, same = products(5, 256), None, True
+for threads in (1, 2, 3, 8):
+    model = grainline.load(data, threads=threads)
+    for _ in range(3):
+        y = model(x=x)
+        one = y if one is None else one
+        same &= y.tobytes() == one.tobytes()
+    for rows in (1, 2, 5, 7, 33):
+        same &= model(x=x[:rows]).tobytes() == one[:rows].tobytes()
+print(json.dumps(bool(same)))
+""")
+
+
+def test_many_threads_of_one_model_agree_with_one() -> None:
+    assert fresh("""
+model = grainline.load(products(4, 256)); feeds = [x[:n] for n in (1, 3, 17, 64)]
+want, wrong = [model(x=f).tobytes() for f in feeds], []
+def work(k):
+    for j in range(60):
+        i = (k + j) % 4
+        if model(x=feeds[i]).tobytes() != want[i]: wrong.append((k, j))
+threads = [threading.Thread(target=work, args=(k,)) for k in range(12)]
+[t.start() for t in threads]; [t.join(60) for t in threads]
+print(json.dumps(not wrong and not any(t.is_alive() for t in threads)))
+""")
+
+
+def test_terminate_ends_a_long_run_and_the_session_goes_on() -> None:
+    lag_s, right = fresh("""
+session = grainline.InferenceSession(products(200, 512))
+wide, options, set_at = np.ones((6000, 512), np.float32), grainline.RunOptions(), []
+def stop(): set_at.append(time.monotonic()); options.terminate = True
+threading.Timer(0.3, stop).start()
+try:
+    session.run(None, {"x": wide}, options); lag = None
+except grainline.Cancelled:
+    lag = time.monotonic() - set_at[0]
+print(json.dumps([lag, session.run(None, {"x": wide[:1]})[0].shape == (1, 512)]))
+""")
+    assert right and lag_s is not None and lag_s < 2.0, f"the run ended {lag_s} s after the flag"
+
+
+def test_ctrl_c_ends_a_long_run() -> None:
+    late_s = fresh("""
+import signal
+model = grainline.load(products(200, 512)); wide = np.ones((6000, 512), np.float32)
+threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+begin = time.monotonic()
+try:
+    model(x=wide); late = None
+except KeyboardInterrupt:
+    late = time.monotonic() - begin - 0.3
+print(json.dumps(late))
+""")
+    assert late_s is not None and late_s < 2.0, f"KeyboardInterrupt came {late_s} s after the signal"
