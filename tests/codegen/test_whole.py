@@ -195,3 +195,20 @@ def test_reduction_over_everything_without_roots():
     x, y = p.view("x", F32, (M, N)), p.view("y", F32, (), access="write")
     p.store(y, (), p.sum(p.sum(p.load(x, (a, b)), b), a))
     check(p.finish(), [floats(6, 50), np.zeros((), np.float32)], {"M": 6, "N": 50}, rtol=1e-4)
+
+
+@pytest.mark.parametrize("mapping", ["local", "whole"])
+def test_an_embedding_is_gathered_and_normalised_in_one_kernel(mapping):
+    p = ProgramBuilder("embed")
+    r, a = p.root("r", M), p.axis("n", N)
+    table, ids, y = p.view("t", F32, (K, N)), p.view("i", I64, (M,)), p.view("y", F32, (M, N), access="write")
+    t = p.load(table, (p.load(ids, (r,)), a), bounds="error")
+    c = t - p.mean(t, a)
+    p.store(y, (r, a), c * p.rsqrt(p.mean(c * c, a) + 1e-5))
+    program = p.finish()
+    compiled = Compiled(program, PlannerOptions(mapping=mapping))
+    for n in (1, 16, 70):
+        for last in (8, 9, -1):
+            index = np.array([0, 3, 8, last], np.int64)
+            arrays = [floats(9, n), index, np.zeros((4, n), np.float32)]
+            check(program, arrays, {"M": 4, "N": n, "K": 9}, compiled=compiled, rtol=1e-4, atol=1e-5)

@@ -29,6 +29,7 @@ class Scope:
     values: dict[int, Reg] = field(default_factory=dict)
     bases: dict[int, tuple[str, frozenset[Axis]]] = field(default_factory=dict)
     coordinates: dict[Axis, Reg] = field(default_factory=dict)
+    checked: set[int] = field(default_factory=set)
 
 
 class Evaluator:
@@ -147,9 +148,11 @@ class Evaluator:
                     self.value(operation.result)
             elif operation.op == "load" and self.load_here is None:
                 self._base(operation)
+                self._check_early(operation, axis)
         for effect in effects:
             if effect.op == "store":
                 self._base(effect)
+                self._check_early(effect, axis)
 
     def needed(self, roots: Iterable[Tile]) -> list[Operation]:
         """Operations that `roots` need and that are not remembered; cones of pending reductions are left out."""
@@ -290,10 +293,22 @@ class Evaluator:
         walked = lanes if width.text == "1" else self.f.binary("mul", self.f.splat(width, self.lanes), lanes)
         return walked if offsets is None else self.f.binary("add", offsets, walked)
 
+    def _check_early(self, operation: Operation, axis: Axis) -> None:
+        """Emits the check of policy "error" before the loop over `axis` when nothing it checks varies over it."""
+        if operation.attributes["bounds"] != "error":
+            return
+        for dimension, item in enumerate(operation.index):
+            if not is_inside(operation, dimension):
+                axes = self.flow.depends[item.id] if isinstance(item, Tile) else {a for a, _ in item.terms}
+                if axis in axes or axes - self.bound_axes():
+                    return
+        self._guard(operation)
+        self.scope.checked.add(id(operation))
+
     def _guard(self, operation: Operation) -> Reg | None:
         """Lanes (or the scalar) whose index is inside, None when no check is needed; "error" leaves on a bad one."""
         bounds = operation.attributes["bounds"]
-        if bounds == "assume":
+        if bounds == "assume" or any(id(operation) in scope.checked for scope in self.scopes):
             return None
         assert operation.view is not None
         inside: Reg | None = None
