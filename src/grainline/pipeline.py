@@ -22,10 +22,10 @@ from grainline.base.knobs import Options
 from grainline.codegen.cache import ObjectCache, open_cache
 from grainline.codegen.compile import compile_kernels, entry_name
 from grainline.codegen.kernel import EmittedKernel, emit
+from grainline.compiled import CompiledModel
 from grainline.execgraph.ir import Variant
 from grainline.graph.ir import Graph
 from grainline.graph.passes import run_passes
-from grainline.compiled import CompiledModel
 from grainline.importer.model import import_model
 from grainline.importer.proto import open_model
 from grainline.lower.lower import Backend, lower

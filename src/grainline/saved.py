@@ -106,7 +106,7 @@ def load(spot: Spot, options: Options) -> CompiledModel | None:
 
 
 def save(spot: Spot, model: CompiledModel, kernels: dict[str, str], data: memoryview | None) -> None:
-    """Saves `model`; does nothing for a model that a recipe cannot describe. `data` is the buffer its weights lie in."""
+    """Saves `model` unless recipes cannot describe it. `data` is the buffer its weights lie in."""
     graph = model.executor.graph
     if graph.host_ops:
         return

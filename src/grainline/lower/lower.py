@@ -80,11 +80,10 @@ class _Lowering:
         for guard in self.graph.guards:
             self.builder.guard(guard.left, guard.right, guard.reason, guard.node)
         groups = fuse(self.graph)
-        made = {name: g for g in groups for name in g.values()}
+        compiled = {name for g in groups if g.nodes[0].op != "host" for name in g.values()}
         for name, value in self.graph.outputs:
-            if value.name in made and value.shape is not None and value.kind == "tensor":
-                if made[value.name].nodes[0].op != "host":
-                    self.output_of.setdefault(value.name, name)
+            if value.name in compiled:
+                self.output_of.setdefault(value.name, name)
         for group in groups:
             self._group(group)
         for name, value in self.graph.outputs:
