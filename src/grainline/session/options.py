@@ -16,11 +16,9 @@ from grainline.base.dtypes import BY_ONNX, DType
 from grainline.base.errors import UnsupportedError
 from grainline.base.log import logger
 
-_ONNX_SPELLING = {
-    "f32": "float", "f64": "double", "f16": "float16", "bf16": "bfloat16", "bool": "bool", "string": "string",
-    "u8": "uint8", "i8": "int8", "u16": "uint16", "i16": "int16", "u32": "uint32", "i32": "int32",
-    "u64": "uint64", "i64": "int64", "c64": "complex64", "c128": "complex128",
-}  # fmt: skip
+# Our names as ONNX writes them. The rest follow a rule: i8 -> int8, f8e5m2 -> float8e5m2.
+_ONNX_SPELLING = {"f32": "float", "f64": "double", "bf16": "bfloat16", "bool": "bool", "string": "string"}
+_ONNX_PREFIX = {"f": "float", "i": "int", "u": "uint", "c": "complex"}
 
 
 class GraphOptimizationLevel(enum.IntEnum):
@@ -228,7 +226,8 @@ def onnx_type(dtype: DType | np.dtype[Any] | int) -> str:
         from grainline.base import dtypes
 
         dtype = dtypes.from_numpy(np.dtype(dtype))
-    return f"tensor({_ONNX_SPELLING[dtype.name]})"
+    name = dtype.name
+    return f"tensor({_ONNX_SPELLING.get(name) or _ONNX_PREFIX[name[0]] + name[1:]})"
 
 
 def get_available_providers() -> list[str]:
