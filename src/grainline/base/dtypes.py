@@ -14,7 +14,7 @@ class DType:
 
     name: str
     size_bytes: int
-    kind: str  # f float, i signed, u unsigned, b bool, s string
+    kind: str  # f float, i signed, u unsigned, b bool, s string, c complex, n narrow (8 bits or less; ml_dtypes has it)
     onnx: int
     numpy_name: str
     llvm: str
@@ -32,10 +32,10 @@ class DType:
 
     @property
     def numpy(self) -> np.dtype[Any]:
-        if self.name == "bf16":
+        if self.name == "bf16" or self.kind == "n":
             import ml_dtypes
 
-            return np.dtype(ml_dtypes.bfloat16)
+            return np.dtype(getattr(ml_dtypes, self.numpy_name or "bfloat16"))
         return np.dtype(self.numpy_name)
 
 
@@ -56,10 +56,24 @@ BF16 = DType("bf16", 2, "f", 16, "", "bfloat")
 C64 = DType("c64", 8, "c", 14, "complex64", "")
 C128 = DType("c128", 16, "c", 15, "complex128", "")
 
+#: types that only host nodes compute with; NumPy holds one element per byte
+NARROW = (
+    DType("f8e4m3fn", 1, "n", 17, "float8_e4m3fn", ""),
+    DType("f8e4m3fnuz", 1, "n", 18, "float8_e4m3fnuz", ""),
+    DType("f8e5m2", 1, "n", 19, "float8_e5m2", ""),
+    DType("f8e5m2fnuz", 1, "n", 20, "float8_e5m2fnuz", ""),
+    DType("u4", 1, "n", 21, "uint4", ""),
+    DType("i4", 1, "n", 22, "int4", ""),
+    DType("f4e2m1", 1, "n", 23, "float4_e2m1fn", ""),
+    DType("f8e8m0", 1, "n", 24, "float8_e8m0fnu", ""),
+    DType("u2", 1, "n", 25, "uint2", ""),
+    DType("i2", 1, "n", 26, "int2", ""),
+)
+
 ALL = (F32, U8, I8, U16, I16, I32, I64, STRING, BOOL, F16, F64, U32, U64, BF16, C64, C128)
-BY_NAME = {d.name: d for d in ALL}
-BY_ONNX = {d.onnx: d for d in ALL}
-_BY_NUMPY = {d.numpy_name: d for d in ALL if d.numpy_name}
+BY_NAME = {d.name: d for d in (*ALL, *NARROW)}
+BY_ONNX = {d.onnx: d for d in (*ALL, *NARROW)}
+_BY_NUMPY = {d.numpy_name: d for d in (*ALL, *NARROW) if d.numpy_name}
 
 
 def from_numpy(dtype: np.dtype[Any]) -> DType:

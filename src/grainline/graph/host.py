@@ -25,7 +25,7 @@ HALF = frozenset({"float16", "bfloat16"})
 #: operators whose meaning depends on the element type itself, or that run sub-graphs
 AS_THEY_ARE = frozenset(
     "Cast CastLike QuantizeLinear DequantizeLinear BitCast If Loop Scan Identity Constant Shape Size RandomNormalLike "
-    "RandomUniformLike Bernoulli EyeLike ConstantOfShape Range".split()
+    "RandomUniformLike Bernoulli EyeLike ConstantOfShape Range Attention".split()
 )
 
 

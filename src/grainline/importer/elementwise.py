@@ -93,7 +93,7 @@ def modulo(b: Builder, call: Call) -> list[Value | None]:
     fmod = call.integer("fmod", 0)
     only(left, *NUMBERS)
     if left.dtype == F32 and not fmod:
-        raise ModelError("Mod of floats needs fmod=1", node=call.label)
+        raise Decline("Mod of floats with the divisor's sign is not compiled")
     return [b.binary("fmod" if fmod else "mod", left, right)]
 
 

@@ -10,8 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from grainline.base.dims import symbol
-from grainline.base.dtypes import DType
+from grainline.base.dtypes import BOOL, F32, I64, STRING, DType
 from grainline.base.errors import GrainlineError, ModelError
 from grainline.graph.ir import Graph, Node, Value
 from grainline.importer import call as calls
@@ -196,7 +198,7 @@ def _host(frame: Frame, call: Call, reason: str) -> list[Value | None]:
     captures: dict[str, tuple[int, ...]] = {}
     inputs: list[Value] = [value or Value("", _first_dtype(call), None) for value in call.inputs]
     for name, attribute in call.attributes.items():
-        if attribute.type != calls.GRAPH:
+        if attribute.type != calls.GRAPH or call.op_type not in host.WITH_SUBGRAPHS:
             continue
         graph, outer = _subgraph(frame, attribute.g, call, name)
         subgraphs[name] = graph
@@ -209,8 +211,6 @@ def _host(frame: Frame, call: Call, reason: str) -> list[Value | None]:
 
 
 def _first_dtype(call: Call) -> DType:
-    from grainline.base.dtypes import F32
-
     return next((value.dtype for value in call.inputs if value is not None), F32)
 
 
@@ -232,13 +232,17 @@ def _subgraph(frame: Frame, proto: Any, call: Call, attribute: str) -> tuple[Gra
     inner = Frame(
         frame.library, Builder(), frame.opsets, True, frame.depth + 1, "", frame, frame.bindings,
     )  # fmt: skip
-    formals = []
+    formals: list[Value] = []
+    fallback = _formal_types(call)
     initialisers = {tensor.name for tensor in proto.initializer}
     for info in proto.input:
         if info.name in initialisers:
             continue
         shown = declared(info)
-        value = Value(inner.builder.fresh(info.name), shown.dtype, None, shown.kind)
+        dtype, kind = shown.dtype, shown.kind
+        if not info.type.WhichOneof("value") and len(formals) < len(fallback):
+            dtype, kind = fallback[len(formals)]
+        value = Value(inner.builder.fresh(info.name), dtype, None, kind)
         inner.define(info.name, value, call.label)
         formals.append(value)
     add_initialisers(inner, proto, {})
@@ -249,6 +253,16 @@ def _subgraph(frame: Frame, proto: Any, call: Call, attribute: str) -> tuple[Gra
     b = inner.builder
     graph = Graph(f"{call.label}.{attribute}", (*formals, *captured), outputs, tuple(b.nodes), b.constants)
     return graph, list(inner.captured.values())
+
+
+def _formal_types(call: Call) -> list[tuple[DType, str]]:
+    """What a body is given, for bodies that do not declare it."""
+    given = [(value.dtype, value.kind) if value is not None else (F32, "tensor") for value in call.inputs]
+    if call.op_type == "Loop":
+        return [(I64, "tensor"), (BOOL, "tensor"), *given[2:]]
+    if call.op_type == "SequenceMap":
+        return [(dtype, "tensor") for dtype, _ in given]
+    return given if call.op_type == "Scan" else []
 
 
 def _as_declared(frame: Frame, info: Any, value: Value) -> Value:
@@ -311,10 +325,6 @@ def _constant(frame: Frame, call: Call, spans: Mapping[int, tuple[int, int]]) ->
 
 
 def _plain_constant(call: Call, name: str) -> tuple[Any, DType]:
-    import numpy as np
-
-    from grainline.base.dtypes import F32, I64, STRING
-
     readers = {
         "value_int": (lambda: call.integer(name), "int64", I64),
         "value_ints": (lambda: call.integers(name), "int64", I64),

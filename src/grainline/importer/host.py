@@ -14,7 +14,7 @@ from grainline.base.dtypes import BOOL, F32, I64, DType
 from grainline.base.errors import ModelError
 from grainline.graph.ir import Value
 from grainline.importer.builder import Builder
-from grainline.importer.call import Call
+from grainline.importer.call import GRAPH, GRAPHS, Call
 from grainline.importer.extents import Extent
 from grainline.importer.proto import messages
 from grainline.importer.types import element_type, shape_from, type_proto
@@ -27,6 +27,9 @@ MICROSOFT = frozenset(
 #: shapes that inference may promise and a run may not keep
 UNTRUSTED = frozenset("If Loop Scan SequenceMap Optional SequenceAt OptionalGetElement".split())
 SMALL_INPUT = 1024
+
+#: operators whose sub-graphs the graph interpreter runs; what others hold stays in their NodeProto
+WITH_SUBGRAPHS = frozenset("If Loop Scan SequenceMap".split())
 
 
 def schema_of(call: Call) -> Any | None:
@@ -71,7 +74,8 @@ def node_proto(call: Call) -> Any:
     proto = messages().NodeProto(op_type=call.op_type, domain=call.domain, name=call.name)
     proto.input.extend(f"i{index}" if value is not None else "" for index, value in enumerate(call.inputs))
     proto.output.extend(f"o{index}" if name else "" for index, name in enumerate(call.outputs))
-    proto.attribute.extend(a for a in call.attributes.values() if a.type not in (5, 10))
+    runs_here = call.op_type in WITH_SUBGRAPHS
+    proto.attribute.extend(a for a in call.attributes.values() if not runs_here or a.type not in (GRAPH, GRAPHS))
     return proto
 
 

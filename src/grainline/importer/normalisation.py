@@ -163,6 +163,24 @@ def instance_normalization(b: Builder, call: Call) -> list[Value | None]:
     return [b.binary("add", b.binary("mul", b.binary("mul", centred, inverse), scale), bias)]
 
 
+def group_normalization(b: Builder, call: Call) -> list[Value | None]:
+    """Mean and variance over a group of channels and all that lies inside; scale and bias per channel (group before 21)."""
+    x, scale, bias = call.input(0), call.input(1), call.input(2)
+    _only_float(x, scale, bias)
+    _stash(call)
+    groups, shape = call.integer("num_groups"), b.shape(x)
+    if len(shape) < 2 or not isinstance(shape[1], int) or groups < 1 or shape[1] % groups:
+        raise Decline("the channels do not divide into groups")
+    inner = (shape[0], groups, shape[1] // groups, *shape[2:])
+    _, centred, inverse = _centred(b, b.reshape(x, inner), tuple(range(2, len(inner))), call.real("epsilon", 1e-5))
+    normal = b.binary("mul", centred, inverse)
+    if call.version >= 21:
+        normal = b.reshape(normal, shape)
+    scale, bias = (b.reshape(v, (*b.shape(v), *[1] * (b.rank(normal) - 2))) for v in (scale, bias))
+    result = b.binary("add", b.binary("mul", normal, scale), bias)
+    return [_fit(b, call, b.reshape(result, shape), x)]
+
+
 #: (domain, operator) -> rows of (first opset, rule); a row holds until the next one begins
 TABLE: dict[tuple[str, str], list[tuple[int, Rule]]] = {
     ("", "Softmax"): [(1, softmax)],
@@ -175,4 +193,5 @@ TABLE: dict[tuple[str, str], list[tuple[int, Rule]]] = {
     ("com.microsoft", "SkipSimplifiedLayerNormalization"): [(1, skip_layer_normalization)],
     ("", "BatchNormalization"): [(1, batch_normalization)],
     ("", "InstanceNormalization"): [(1, instance_normalization)],
+    ("", "GroupNormalization"): [(18, group_normalization)],
 }

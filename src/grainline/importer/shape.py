@@ -404,7 +404,9 @@ def space_to_depth(b: Builder, call: Call) -> list[Value | None]:
     columns = dims.exact_div(width, block) if block > 0 else None
     if rows is None or columns is None:
         raise Decline("the image does not divide into blocks")
-    moved = b.transpose(b.reshape(x, (n, channels, rows, block, columns, block)), (0, 3, 5, 1, 2, 4))
+    crd = call.text("mode", "DCR") == "CRD"
+    perm = (0, 1, 3, 5, 2, 4) if crd else (0, 3, 5, 1, 2, 4)
+    moved = b.transpose(b.reshape(x, (n, channels, rows, block, columns, block)), perm)
     return [b.reshape(moved, (n, channels * block * block, rows, columns))]
 
 

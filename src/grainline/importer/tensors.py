@@ -32,6 +32,7 @@ _FIELDS = {
     "i64": ("int64_data", "int64"), "u64": ("uint64_data", "uint64"), "u32": ("uint64_data", "uint64"),
     "string": ("string_data", "object"),
 }  # fmt: skip
+_NARROW_BITS = {17: 8, 18: 8, 19: 8, 20: 8, 21: 4, 22: 4, 23: 4, 24: 8, 25: 2, 26: 2}
 _INT32_FIELD = ("int32_data", "int32")
 _BITS_IN_INT32 = {"f16": "uint16", "bf16": "uint16"}
 
@@ -48,6 +49,8 @@ class Tensor:
 def read_tensor(proto: Any, model: OpenModel, span: tuple[int, int] | None = None, label: str = "") -> Tensor:
     """Checks a TensorProto; `span` says where its raw data was cut out of `model.data`. ModelError when malformed."""
     name = label or proto.name
+    if proto.data_type in _NARROW_BITS:
+        return _narrow(proto, model, span, name)
     if proto.data_type not in BY_ONNX:
         raise ModelError("a tensor has an element type that models cannot carry", value=name, found=proto.data_type)
     dtype = BY_ONNX[proto.data_type]
@@ -64,6 +67,28 @@ def read_tensor(proto: Any, model: OpenModel, span: tuple[int, int] | None = Non
     else:
         constant = _typed(proto, dtype, shape, count, name)
     return Tensor(dtype, shape, constant)
+
+
+def _narrow(proto: Any, model: OpenModel, span: tuple[int, int] | None, name: str) -> Tensor:
+    """A tensor of 8-bit floats or packed 4- and 2-bit numbers; the onnx package unpacks it when it is loaded."""
+    dtype, shape = BY_ONNX[proto.data_type], tuple(proto.dims)
+    size_bytes = -(-_element_count(shape, name) * _NARROW_BITS[proto.data_type] // 8)
+    if proto.data_location == EXTERNAL:
+        raise ModelError(f"external tensors of {dtype} are not supported", value=name)
+    plain = type(proto)()
+    plain.CopyFrom(proto)
+    if span is not None:
+        plain.raw_data = bytes(model.data[span[0] : span[0] + span[1]])
+    found = len(plain.raw_data) if plain.HasField("raw_data") else len(plain.int32_data)
+    if found != size_bytes:
+        raise _mismatch(name, shape, f"{size_bytes} bytes", f"{found}")
+    return Tensor(dtype, shape, Constant(partial(_unpacked, plain.SerializeToString()), ""))
+
+
+def _unpacked(data: bytes) -> np.ndarray[Any, Any]:
+    from onnx import TensorProto, numpy_helper
+
+    return numpy_helper.to_array(TensorProto.FromString(data))
 
 
 def constant_of(array: np.ndarray[Any, Any]) -> Constant:

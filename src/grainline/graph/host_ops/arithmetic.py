@@ -83,7 +83,20 @@ def layer_normalization(call: Any) -> list[Any]:
     return [kept[0].astype(x.dtype), *kept[1:]]
 
 
+def group_normalization(call: Any) -> list[Any]:
+    x, scale, bias = call.arrays
+    groups = call.get("num_groups")
+    inner = x.reshape(x.shape[0], groups, -1)
+    centred = inner - inner.mean(axis=2, keepdims=True)
+    variance = (centred * centred).mean(axis=2, keepdims=True)
+    normal = (centred / np.sqrt(variance + x.dtype.type(call.get("epsilon", 1e-5)))).reshape(x.shape)
+    repeats = x.shape[1] // scale.shape[0]
+    wide = [np.repeat(p, repeats).reshape(-1, *[1] * (x.ndim - 2)) for p in (scale, bias)]
+    return [(normal * wide[0] + wide[1]).astype(x.dtype)]
+
+
 TABLE = {
+    ("", "GroupNormalization"): group_normalization,
     ("", "Add"): binary(np.add),
     ("", "Sub"): binary(np.subtract),
     ("", "Mul"): binary(np.multiply),

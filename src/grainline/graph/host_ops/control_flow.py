@@ -94,4 +94,25 @@ def _scan_by_batch(call: Any) -> list[Any]:
     return [np.stack(parts) for parts in zip(*rows, strict=True)]
 
 
-TABLE = {("", "If"): if_, ("", "Loop"): loop, ("", "Scan"): scan}
+def sequence_map(call: Any) -> list[Any]:
+    """Body: (item of each sequence, tensors as they are) -> (item of each output sequence)."""
+    first = call.input(0)
+    collected: list[list[Any]] = [[] for _ in call.node.outputs]
+    for index in range(len(first)):
+        items = [data[index] if isinstance(data, list) else data for data in call.arrays]
+        for kept, item in zip(collected, call.subgraph("body", items), strict=True):
+            kept.append(item)
+    return list(collected)
+
+
+def optional_has_element(call: Any) -> list[Any]:
+    return [np.array(call.input(0) is not None)]
+
+
+TABLE = {
+    ("", "SequenceMap"): sequence_map,
+    ("", "OptionalHasElement"): optional_has_element,
+    ("", "If"): if_,
+    ("", "Loop"): loop,
+    ("", "Scan"): scan,
+}
