@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,12 +13,17 @@ from grainline.runtime.executor import ModelExecutor
 class CompiledModel:
     """A model that is ready to run. `run(feeds, names=None, cancel=None)` is the native call, without a frame of ours.
 
-    `explanation` is the text of `explain`: every kernel with its reason, and what runs on the host.
+    `explanation` is the text of `explain`: every kernel with its reason, and what runs on the host. `source` is the
+    model's data: once the weights are packed, its pages are given back (those that are read in place come again).
     """
 
-    def __init__(self, info: ModelInfo, executor: ModelExecutor, explanation: str) -> None:
+    def __init__(
+        self, info: ModelInfo, executor: ModelExecutor, explanation: str, source: memoryview | None = None
+    ) -> None:
         self.info = info
-        self.executor = executor if executor.is_loaded else executor.load()
+        self.executor = executor.load()
+        if source is not None and isinstance(source.obj, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+            source.obj.madvise(mmap.MADV_DONTNEED)
         self.explanation = explanation
         self.run = self.executor.run
 

@@ -59,7 +59,7 @@ def compile_graph(
     addresses = {symbol: kernel.address for symbol, kernel in compiled.items()}
     executor = ModelExecutor(lowered.graph, addresses, keep_alive=compiled, threads=options.threads or 0)
     explanation = "\n".join([*lowered.notes, "", *kernels.explain()])
-    model = CompiledModel(imported.info, executor, explanation)
+    model = CompiledModel(imported.info, executor, explanation, data)
     if spot is not None:
         saved.save(spot, model, {k.symbol: entry_name(k) for k in kernels.emitted()}, data)
     return model

@@ -100,7 +100,7 @@ def load(spot: Spot, options: Options) -> CompiledModel | None:
             threads=options.threads or 0,
             packed=record.packed,
         )
-        return CompiledModel(record.info, executor, record.explanation)
+        return CompiledModel(record.info, executor, record.explanation, spot.data)
     except Exception:
         return None
 
