@@ -22,8 +22,55 @@ class Gil {
   PyGILState_STATE state_;
 };
 
+// While Python code of a host operation runs, every call it makes looks at the cancel word: a
+// profile function is the one hook that reaches code which knows nothing of us. Only for runs that
+// can be cancelled, and only when nobody else profiles this thread.
+class CancelWatch {
+ public:
+  explicit CancelWatch(const RunState& state) : terminate_(state.terminate) {
+    is_set_ = state.is_cancellable && PyThreadState_Get()->c_profilefunc == nullptr;
+    if (!is_set_) return;
+    Ref word(PyCapsule_New(const_cast<std::atomic<int32_t>*>(terminate_), nullptr, nullptr));
+    if (word) PyEval_SetProfile(look, word.get());
+  }
+  ~CancelWatch() {
+    if (!is_set_) return;
+    const bool has_error = PyErr_Occurred() != nullptr;
+    Ref error = has_error ? take_error() : Ref();
+    PyEval_SetProfile(nullptr, nullptr);
+    if (has_error) PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.get())), error.get());
+  }
+  CancelWatch(const CancelWatch&) = delete;
+  CancelWatch& operator=(const CancelWatch&) = delete;
+
+ private:
+  static int look(PyObject* word, PyFrameObject*, int event, PyObject*) {
+    const auto* terminate =
+        static_cast<const std::atomic<int32_t>*>(PyCapsule_GetPointer(word, nullptr));
+    // Relaxed: the flag carries no data.
+    if (event != PyTrace_CALL || terminate->load(std::memory_order_relaxed) == 0) return 0;
+    raise_failure(Status(StatusCode::cancelled, "the run was cancelled"), "", nullptr);
+    return -1;
+  }
+
+  const std::atomic<int32_t>* terminate_;
+  bool is_set_ = false;
+};
+
+PyObject* call_python(const HostContext& context, const RunState& state, const HostCallRow& row,
+                      PyObject* arguments) {
+  const CancelWatch watch(state);
+  return PyObject_Call(context.table->calls[static_cast<size_t>(row.host_op)].get(), arguments,
+                       nullptr);
+}
+
 bool keep_error(HostContext& context, RunState& state) {
   context.error = take_error();
+  // Whatever a cancelled operation made of the exception, the run was cancelled.
+  if (state.is_cancellable && state.terminate->load(std::memory_order_relaxed) != 0) {
+    state.fail(StatusCode::cancelled, "the run was cancelled");
+    return false;
+  }
   const Ref text(PyObject_Str(context.error.get()));
   const char* message = text ? PyUnicode_AsUTF8(text.get()) : nullptr;
   PyErr_Clear();
@@ -67,8 +114,7 @@ bool call(void* context_pointer, RunState& state, const HostCallRow& row) {
   const Gil gil;
   const Ref tuple = arguments(context, state, row);
   if (!tuple) return keep_error(context, state);
-  const Ref results(PyObject_Call(context.table->calls[static_cast<size_t>(row.host_op)].get(),
-                                  tuple.get(), nullptr));
+  const Ref results(call_python(context, state, row, tuple.get()));
   if (!results) return keep_error(context, state);
   const int64_t count = row.result_end - row.result_begin;
   if (!PyTuple_Check(results.get()) || PyTuple_GET_SIZE(results.get()) != count) {

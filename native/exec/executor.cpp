@@ -65,7 +65,8 @@ Status Executor::run(RunState& state) {
   state.homes_allowed = std::min(pool.homes_allowed(), thread_limit_);
   if (state.is_splittable_ && state.homes_allowed != state.tiled_homes_) state.is_known_[0] = 0;
   if (state.wants_threads && state.homes_wanted > 1) pool.warm(state.homes_wanted);
-  if (state.terminate == nullptr) state.terminate = &kNeverTerminate;
+  state.is_cancellable = state.terminate != nullptr;
+  if (!state.is_cancellable) state.terminate = &kNeverTerminate;
   state.last_poll_ns_ = 0;
   state.failed_node = -1;
   const bool has_failed = state.times.empty() ? walk(state) : walk_profiled(state);

@@ -91,6 +91,7 @@ class RunState {
   Host host;
   // Nonzero ends the run. Set by any thread, read between nodes; relaxed: it carries no data.
   const std::atomic<int32_t>* terminate = nullptr;
+  bool is_cancellable = false;  // terminate is the caller's word
   Status status;
   int failed_node = -1;
 

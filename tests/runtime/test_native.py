@@ -274,6 +274,32 @@ def test_cancel_ends_a_run() -> None:
     timer.join()
 
 
+def test_cancel_reaches_into_a_host_call() -> None:
+    import sys
+    import time
+
+    def forever(a: Any) -> tuple[Any, ...]:
+        end = time.monotonic() + 20
+        while time.monotonic() < end:
+            (lambda: None)()
+        return (a,)
+
+    builder = GraphBuilder("loop")
+    x = builder.input("x", I64, (N,))
+    (y,) = builder.host_call("Loop", forever, [x], [Result(I64, (N,), "y")], "loop")
+    builder.object_output("y", I64, y)
+    executor = loaded(builder.finish())
+    word = np.zeros(1, np.int32)
+    timer = threading.Timer(0.1, lambda: word.__setitem__(0, 1))
+    timer.start()
+    begin = time.monotonic()
+    with pytest.raises(Cancelled):
+        executor.run({"x": zeros(3)}, None, word)
+    assert time.monotonic() - begin < 5
+    assert sys.getprofile() is None
+    timer.join()
+
+
 def test_the_binding_names_what_is_wrong_with_the_feeds() -> None:
     executor = two_inputs((N,))
     good = {"x": zeros(2, 4), "y": zeros(2)}

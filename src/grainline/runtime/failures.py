@@ -20,7 +20,7 @@ def failure(code: str, message: str, node: str, cause: BaseException | None) -> 
 
     What is no error of an operator (KeyboardInterrupt, a cancelled inner run) passes through as it is.
     """
-    if cause is not None and (not isinstance(cause, Exception) or isinstance(cause, Cancelled)):
+    if isinstance(cause, Cancelled) or (cause is not None and not isinstance(cause, Exception)):
         return cause
     error = _CLASSES.get(code, GrainlineError)(message, node=None if code == "invalid_argument" else node or None)
     error.__cause__ = cause
