@@ -254,7 +254,7 @@ class _Strips:
             tail = ("%tail", str(PANEL), "0")
             each(lambda strip, slot: self._multiply(strip, slot, tail, "%columns", rest))
         if self.form.to_strip:
-            each(self._finish_rows)
+            each(lambda strip, slot: self._finish_rows(strip, slot, column, columns))
 
     def _rows_of(self, strip: str) -> tuple[str, str]:
         """(first row, rows) of a strip: the first `longer` strips have one row more."""
@@ -321,10 +321,10 @@ class _Strips:
             f.jump(done)
         f.block(done)
 
-    def _finish_rows(self, strip: str, slot: str) -> None:
-        """Runs the row-wise epilogue over the finished rows of a strip."""
+    def _finish_rows(self, strip: str, slot: str, column: str, columns: str) -> None:
+        """Runs the row-wise epilogue over the finished columns of a strip's rows."""
         w = self.w
         first, rows = self._rows_of(strip)
-        operands = [f"ptr {self._strip_slot(slot)}", f"i64 {first}", f"i64 {rows}"]
+        operands = [f"ptr {self._strip_slot(slot)}", f"i64 {first}", f"i64 {rows}", f"i64 {column}", f"i64 {columns}"]
         operands += [f"i64 {name}" for name in self.batch.values()]
         w.call_or_leave("rows", ["ptr %args", "ptr %scratch", *operands])

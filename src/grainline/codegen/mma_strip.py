@@ -1,10 +1,15 @@
 """The strip epilogue: row-wise code over the finished rows of a strip, by the emitter of row programs.
 
-The product becomes a load from the strip in scratch, and what is left is an ordinary program of one row at a time.
+The product becomes a load from the strip in scratch, and what is left is an ordinary program of one row at a time. Where
+a block may hold a range of the columns, the row axis is the range, and every index along the columns gets its start.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
+from grainline.base.dims import symbol
 from grainline.base.dtypes import I64
 from grainline.codegen.emit import Reg
 from grainline.codegen.evaluate import Evaluator
@@ -12,21 +17,28 @@ from grainline.codegen.mma_text import KernelText
 from grainline.codegen.rows import RowBody
 from grainline.plan.mma import Realisation, epilogue_program, row_mapping, scratch_layout
 from grainline.plan.row_schedule import schedule_rows
+from grainline.tile.ir import Affine, Axis, Operation, Tile, TileProgram
+
+_RANGE_COLUMNS = symbol("columns of the block")
 
 
 def rows_function(kernel: KernelText, plan: Realisation) -> None:
-    """`i32 @rows(args, scratch, strip, first, count, batch coordinates...)`: the epilogue of `count` rows."""
-    product = plan.product
-    fixed = [("ptr", "scratch"), ("ptr", "strip"), ("i64", "first"), ("i64", "count")]
+    """`i32 @rows(args, scratch, strip, first, count, column, columns, batch coordinates...)`: `count` finished rows."""
+    product, scratch = plan.product, scratch_layout(plan)
+    fixed = [("ptr", "scratch"), ("ptr", "strip"), *(("i64", n) for n in ("first", "count", "column", "columns"))]
     w = kernel.internal("rows", [*fixed, *(("i64", f"x{i}") for i in range(len(product.batch)))], "i32")
-    scratch = scratch_layout(plan)
     program, strip, row = epilogue_program(product, scratch.strip_row)
     w.arguments.bind(strip, "%strip")
-    mapping = row_mapping(product.n)
+    columns, coordinates = product.n, {axis: Reg(f"%x{i}", I64) for i, axis in enumerate(product.batch)}
+    if product.offers_columns:
+        start, columns = Axis("first column", 1), Axis("column", _RANGE_COLUMNS)
+        program = _shifted(program, product.n, columns, start)
+        coordinates[start] = Reg("%column", I64)
+        w.arguments.bind_extent(_RANGE_COLUMNS, Reg("%columns", I64))
     evaluator = Evaluator(w.function, program, w.arguments)
-    evaluator.enter({axis: Reg(f"%x{i}", I64) for i, axis in enumerate(product.batch)})
-    spills = w.at("%scratch", w.extent(scratch.spills))
-    body = RowBody(evaluator, schedule_rows(program, product.n), mapping.width, mapping.unroll, spills)
+    evaluator.enter(coordinates)
+    spills, mapping = w.at("%scratch", w.extent(scratch.spills)), row_mapping(columns)
+    body = RowBody(evaluator, schedule_rows(program, columns), mapping.width, mapping.unroll, spills)
     body.prepare()
 
     def one(index: str) -> None:
@@ -36,3 +48,31 @@ def rows_function(kernel: KernelText, plan: Realisation) -> None:
 
     w.loop("0", "%count", 1, one)
     w.function.do("ret i32 0")
+
+
+def _shifted(program: TileProgram, n: Axis, columns: Axis, start: Axis) -> TileProgram:
+    """The program with `columns` + `start` for every coordinate along `n`; `start` is a root axis."""
+    body = tuple(each for operation in program.body for each in _shift(operation, n, columns, start))
+    return TileProgram(program.name, program.views, (*program.roots, start), body)
+
+
+def _shift(operation: Operation, n: Axis, columns: Axis, start: Axis) -> Iterator[Operation]:
+    if operation.op == "coord" and operation.axis is n:
+        assert operation.result is not None
+        # Numbers of new tiles: below all others, one pair per coordinate operation.
+        inner = Tile(-2 * operation.result.id - 1, I64, (columns,))
+        outer = Tile(-2 * operation.result.id - 2, I64, ())
+        yield Operation("coord", (), inner, axis=columns)
+        yield Operation("coord", (), outer, axis=start)
+        yield Operation("add", (inner, outer), operation.result)
+        return
+    yield replace(operation, index=tuple(_shift_index(item, n, columns, start) for item in operation.index))
+
+
+def _shift_index(item: Affine | Tile, n: Axis, columns: Axis, start: Axis) -> Affine | Tile:
+    if isinstance(item, Tile):
+        return item
+    terms = []
+    for axis, coefficient in item.terms:
+        terms += [(columns, coefficient), (start, coefficient)] if axis is n else [(axis, coefficient)]
+    return Affine(tuple(terms), item.offset)

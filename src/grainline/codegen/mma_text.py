@@ -30,6 +30,10 @@ class SharedArguments(Arguments):
         """Makes `pointer` the base of a view that is no launch argument."""
         self._pointers[view.name] = pointer
 
+    def bind_extent(self, extent: Expr, value: Reg) -> None:
+        """Makes `value` the number of an extent that is no launch argument."""
+        self._words[extent] = value
+
     def extent(self, value: int | Expr) -> Reg:
         if isinstance(value, int):
             return i64(value)

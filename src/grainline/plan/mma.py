@@ -96,8 +96,11 @@ class Product:
     def offers_columns(self) -> bool:
         """Whether a block may hold a part of the columns: nothing after the product crosses them."""
         n = self.n.extent
-        is_wide = not isinstance(n, int) or range_panels(n) > 0
-        return self.epilogue_form == "registers" and self.b_form == "panels" and is_wide
+        if self.b_form != "panels" or (isinstance(n, int) and range_panels(n) == 0):
+            return False
+        stores = [linear_access(o) for o in self.epilogue if o.op == "store"]
+        reduces = any(o.op == "reduce" for o in self.epilogue)
+        return not reduces and all(self.n in store.coefficients or store.dynamic for store in stores)
 
     @property
     def offers_batches(self) -> bool:
