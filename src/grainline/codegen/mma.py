@@ -238,7 +238,7 @@ class _Strips:
 
         if self.plan.packs_a:
             each(self._pack_a)
-        # A strip alone takes all columns at once: only then may it have one or two rows, which read most panels together.
+        # A strip alone takes all columns at once: only then may it have one or two rows, with wide groups.
         alone = w.less(w.sub(after, first), "2")
         step = w.choose(alone, w.larger(columns, "1"), str(CHUNK_PANELS * PANEL))
 

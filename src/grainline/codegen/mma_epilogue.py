@@ -1,7 +1,7 @@
 """The register epilogue: elementwise code of a product's program on vectors of finished accumulators.
 
-A `Stream` is one memory access of that code with its own base pointer, set to the strip's first row and the block's first
-column by the caller. The same emitter serves full vectors and, through a mask, the ragged right edge.
+A `Stream` is one memory access of that code with its own base pointer, set to the strip's first row and the block's
+first column by the caller. The same emitter serves full vectors and, through a mask, the ragged right edge.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Packing into scratch: a strip of A as [k][6], and a strided B as column panels [ceil(n/16)][k][16].
 
-Both use one primitive: four consecutive k of eight rows, transposed in registers with lane-local shuffles. Places past the
-last row or column repeat the last one or hold 0, so nothing outside the operands is read; what is computed from them is
-never stored outside scratch.
+Both use one primitive: four consecutive k of eight rows, transposed in registers with lane-local shuffles. Places past
+the last row or column repeat the last one or hold 0, so nothing outside the operands is read; what is computed from
+them is never stored outside scratch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _STEP = 4
 
 
 def pack_a_function(kernel: KernelText, form: TileForm) -> None:
-    """`void @pack_a(args, source, target, rows)`: target[k][6] = source rows; 2 floats after the end are overwritten."""
+    """`void @pack_a(args, source, target, rows)`: target[k][6] = source rows; overwrites 2 floats after the end."""
     w = kernel.internal("pack_a", [("ptr", "source"), ("ptr", "target"), ("i64", "rows")])
     last, k = w.add("%rows", "-1"), w.extent(form.product.k.extent)
     stride = w.extent(form.a_row_stride)

@@ -1,7 +1,8 @@
 """The strip epilogue: row-wise code over the finished rows of a strip, by the emitter of row programs.
 
-The product becomes a load from the strip in scratch, and what is left is an ordinary program of one row at a time. Where
-a block may hold a range of the columns, the row axis is the range, and every index along the columns gets its start.
+The product becomes a load from the strip in scratch, and what is left is an ordinary program of one row at a time.
+Where a block may hold a range of the columns, the row axis is the range, and every index along the columns gets its
+start.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class SharedArguments(Arguments):
 
 @dataclass(frozen=True, slots=True)
 class KernelText:
-    """The module of one kernel and what its functions share: the views, the floats of a vector and the numbering of the argument words."""
+    """The module of one kernel and what its functions share: views, floats of a vector, numbers of argument words."""
 
     module: ModuleText
     views: tuple[View, ...]

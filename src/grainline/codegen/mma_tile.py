@@ -1,8 +1,8 @@
 """The register tile: one internal function per row count that multiplies a strip with a run of column panels.
 
-`rows` x 16*`panels` accumulators stay in registers over the whole of k; each is one FMA chain in increasing k from 0. Few
-rows read several panels at once, so that enough independent chains exist to hide the FMA latency and enough streams to
-hide that of memory. A group that reaches past the last column reads its last valid panel again and drops the copies.
+`rows` x 16*`panels` accumulators stay in registers over the whole of k; each is one FMA chain in increasing k from 0.
+Few rows read several panels at once, so that enough independent chains exist to hide the FMA latency and enough streams
+to hide that of memory. A group that reaches past the last column reads its last valid panel again and drops the copies.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from grainline.codegen.mma_epilogue import RegisterEpilogue, streams_of
 from grainline.codegen.mma_text import KernelText, Writer
 from grainline.plan.mma import PANEL, STRIP_ROWS, Product
 
-# By floats of a vector and row count, the panels read together: enough independent chains to hide the latency of an FMA, few
-# enough to leave registers for B and A. All divide the panels of a chunk and of a column range.
+# By floats of a vector and row count, the panels read together: enough independent chains to hide the FMA latency,
+# few enough to leave registers for B and A. All divide the panels of a chunk and of a column range.
 PANELS_TOGETHER = {8: {1: 6, 2: 3, 3: 2, 4: 1, 5: 1, 6: 1}, 16: {1: 6, 2: 6, 3: 3, 4: 2, 5: 2, 6: 2}}
 
 
@@ -26,8 +26,8 @@ PANELS_TOGETHER = {8: {1: 6, 2: 3, 3: 2, 4: 1, 5: 1, 6: 1}, 16: {1: 6, 2: 6, 3: 
 class TileForm:
     """What the register tile of one kernel looks like.
 
-    packs_a: A arrives as [k][6], else as rows (one row is always read in place). to_strip: finished columns go to a strip
-    in scratch whose rows are padded to whole panels; else the register epilogue runs.
+    packs_a: A arrives as [k][6], else as rows (one row is always read in place). to_strip: finished columns go to a
+    strip in scratch whose rows are padded to whole panels; else the register epilogue runs.
     """
 
     product: Product

@@ -5,8 +5,8 @@ a `MmaRefusal` with its reason. `candidates` lists the register-tiled plans of a
 extents, so that the choice among them can be made for every single call. All plans of one product have one numeric
 signature: each output element is one FMA chain in increasing k from 0, whatever the plan.
 
-A block is one strip (at most `tile_m` rows of one batch element) times all columns, times one column range, or all strips
-of one batch element. Blocks are numbered (batch..., range, strip), strip fastest.
+A block is one strip (at most six rows of one batch element) times all columns, or times one column range, or it is all
+strips of one batch element. Blocks are numbered (batch..., range, strip), strip fastest.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ class RegisterTile:
     lanes: int
 
 
-# 6x16 leaves 3 of the 16 AVX2 registers for B and the broadcast; 8x12 leaves 5 of 32 on NEON; 14x32 leaves 3 of 32 on AVX-512.
-REGISTER_TILES = {"avx2": RegisterTile(6, 16, 8), "avx512": RegisterTile(14, 32, 16), "neon": RegisterTile(8, 12, 4)}
+# 6x16 leaves 3 of the 16 AVX2 registers for B and the broadcast. Other machines keep strips of 6 and panels of 16, so
+# that packed weights and blocks are the same everywhere: AVX-512 reads two panels at once, NEON has 24 accumulators.
+REGISTER_TILES = {"avx2": RegisterTile(6, 16, 8), "avx512": RegisterTile(6, 32, 16), "neon": RegisterTile(6, 16, 4)}
 
 
 # Rows after a product: sixteen lanes, two packets in flight, as in row programs.
@@ -197,7 +198,7 @@ def _b_form(b: Operation, n: Axis, k: Axis) -> str | MmaRefusal:
 
 
 # Work that is cheap enough to run on live accumulators; anything else runs on the finished strip.
-REGISTER_OPERATIONS = frozenset("add sub mul div neg abs relu min max".split())
+REGISTER_OPERATIONS = frozenset(("add", "sub", "mul", "div", "neg", "abs", "relu", "min", "max"))
 
 
 def is_register_op(operation: Operation, n: Axis) -> bool:
@@ -223,8 +224,8 @@ def _spans_only(tile: Tile, n: Axis) -> bool:
     return tile.space in ((), (n,))
 
 
-# Picoseconds of one core: a fused multiply-add at 85 % of 93 GFLOP/s, a byte of B streamed from the shared cache, a float moved by
-# packing, and the fixed price of one strip.
+# Picoseconds of one core: a fused multiply-add at 85 % of 93 GFLOP/s, a byte of B streamed from the shared cache, a
+# float moved by packing, and the fixed price of one strip.
 FMA_PS = 25
 B_BYTE_PS = 16
 PACK_PS = 60
@@ -234,7 +235,7 @@ STRIP_PS = 60_000
 UNPACKED_A_COLUMNS = 64
 # A strided B of rows is read in place by up to this many strips of one call; more of them share one packed copy.
 DIRECT_B_STRIPS = 2
-# Many strips read a chunk of B one after the other while it is in a near cache; their own rows wait in the second level.
+# Strips read a chunk of B one after the other while it is in a near cache; their rows wait in the second level.
 CHUNK_PANELS = 12
 STRIPS_TOGETHER = 24
 TOGETHER_BYTES = {"registers": 1 << 20, "strip": 1 << 19}
@@ -287,7 +288,7 @@ class Realisation:
 class ScratchLayout:
     """Offsets and sizes in floats; every part is 64-byte aligned.
 
-    packed_a: `strips_together` packed strips of A, `packed_a_size` each. packed_b: the panels of B. strip: finished rows,
+    packed_a: `strips_together` packed strips of A, `packed_a_size` each. packed_b: panels of B. strip: finished rows,
     `strip_row` apart, STRIP_ROWS per strip. spills: what the row-wise epilogue keeps between its passes.
     """
 
@@ -409,7 +410,7 @@ def _epilogue_ps(product: Product) -> int | Expr:
     return launch_cost(rows, row_mapping(product.n), 1)
 
 
-def plan_mma(program: TileProgram, target: Target, options: PlannerOptions = PlannerOptions()) -> PlanResult:
+def plan_mma(program: TileProgram, target: Target, options: PlannerOptions) -> PlanResult:
     """The plans of a matrix product, one per realisation; `PlanError` with the reason when there is none."""
     product = describe(program)
     if isinstance(product, MmaRefusal) or options.mapping not in ("", MMA):
