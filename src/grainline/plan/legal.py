@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from grainline.plan.target import Target
 from grainline.plan.types import LOCAL, WHOLE, Mapping, PlannerOptions, Refusal
-from grainline.tile.access import Dataflow, linear_access, operands_of, store_groups, tile_axes
+from grainline.tile.access import Dataflow, may_overlap, operands_of, same_elements, store_groups, tile_axes
 from grainline.tile.ir import Axis, Operation, TileProgram
 
 REGISTERS_IN_FLIGHT = 4
@@ -111,21 +111,6 @@ def _loads_in_loops(stores: list[Operation], flow: Dataflow) -> list[Operation]:
         if definition.op == "load":
             loads.append(definition)
     return loads
-
-
-def may_overlap(load: Operation, store: Operation) -> bool:
-    """Whether a store may change the elements of a load: the same view, or the same address form in place."""
-    assert load.view is not None and store.view is not None
-    if load.view == store.view:
-        return True
-    return load.view.dtype.size_bytes == store.view.dtype.size_bytes and same_elements(load, store)
-
-
-def same_elements(load: Operation, store: Operation) -> bool:
-    a, b = linear_access(load), linear_access(store)
-    axes = {*a.coefficients, *b.coefficients}
-    same = all(a.coefficient(axis) == b.coefficient(axis) for axis in axes)
-    return same and a.offset == b.offset and not a.dynamic and not b.dynamic
 
 
 Rule = Callable[[TileProgram, Dataflow], "str | None"]

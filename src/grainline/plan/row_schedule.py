@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from grainline.tile.access import Dataflow, linear_access, operands_of
+from grainline.tile.access import Dataflow, linear_access, may_overlap, operands_of, same_elements
 from grainline.tile.ir import Axis, Operation, Tile, TileProgram
 
 RECOMPUTE_LIMIT = 6
@@ -104,7 +104,7 @@ class _Scheduler:
         found = []
         for load in self.loads:
             assert load.result is not None
-            clashes = [s for s in self.row_stores if s.view == load.view and not _same_elements(load, s)]
+            clashes = [s for s in self.row_stores if s.view == load.view and not same_elements(load, s)]
             if clashes:
                 found.append(load.result)
         return found
@@ -162,12 +162,7 @@ class _Scheduler:
 
     def _reloads(self, store: Operation, values: set[int]) -> bool:
         """Whether one of `values` is a load that may read what `store` writes."""
-        for load in self.loads:
-            assert load.result is not None and load.view is not None and store.view is not None
-            same_size = load.view.dtype.size_bytes == store.view.dtype.size_bytes
-            if load.result.id in values and same_size and (load.view == store.view or _same_elements(load, store)):
-                return True
-        return False
+        return any(o.result is not None and o.result.id in values and may_overlap(o, store) for o in self.loads)
 
     def _place(
         self, written: dict[int, int], store_pass: dict[int, int], needed: list[set[int]]
@@ -210,11 +205,3 @@ class _Scheduler:
             and form.coefficient(self.axis) == 1
             and sum(other.view == store.view for other in self.row_stores) == 1
         )
-
-
-def _same_elements(load: Operation, store: Operation) -> bool:
-    """Whether the two accesses have the same address form."""
-    a, b = linear_access(load), linear_access(store)
-    axes = {*a.coefficients, *b.coefficients}
-    same = all(a.coefficient(axis) == b.coefficient(axis) for axis in axes)
-    return same and a.offset == b.offset and not a.dynamic and not b.dynamic

@@ -37,6 +37,34 @@ def linear_access(operation: Operation) -> LinearAccess:
     return LinearAccess(coefficients, offset, tuple(dynamic))
 
 
+def same_elements(a: Operation, b: Operation) -> bool:
+    """Whether two accesses have the same address form."""
+    one, two = linear_access(a), linear_access(b)
+    axes = {*one.coefficients, *two.coefficients}
+    same = all(one.coefficient(axis) == two.coefficient(axis) for axis in axes)
+    return same and one.offset == two.offset and not one.dynamic and not two.dynamic
+
+
+def may_overlap(load: Operation, store: Operation) -> bool:
+    """Whether a store may change the elements of a load of the same instance.
+
+    True for one view; for two views when a caller may have given them the same memory in place: elements of equal size
+    that vary over the same axes (the steps may be spelled differently and still be equal at run time).
+    """
+    assert load.view is not None and store.view is not None
+    if load.view == store.view:
+        return True
+    if load.view.dtype.size_bytes != store.view.dtype.size_bytes:
+        return False
+    one, two = linear_access(load), linear_access(store)
+    moving = [{axis for axis, c in form.coefficients.items() if not _is_zero(c)} for form in (one, two)]
+    return moving[0] == moving[1] and not one.dynamic and not two.dynamic
+
+
+def _is_zero(value: int | Expr) -> bool:
+    return isinstance(value, int) and value == 0
+
+
 def is_inside(operation: Operation, dimension: int) -> bool:
     """Whether index item `dimension` provably lies in the view: 0 <= offset + sum(c * axis) < shape."""
     assert operation.view is not None
