@@ -22,12 +22,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "importer": {"graph"},
     "kernels": {"tile"},
     "plan": {"tile", "_native"},
-    "codegen": {"plan", "tile"},
+    "codegen": {"plan", "tile", "_native"},  # the object loader
     "lower": {"graph", "tile", "kernels", "execgraph"},
     "runtime": {"execgraph", "_native"},
     "evidence": {"tile", "kernels", "plan", "codegen", "runtime"},
 }
-FREE_ROOMS = {"pipeline", "tools", "session", "__init__"}
+FREE_ROOMS = {"compiled", "pipeline", "saved", "tools", "session", "__init__"}
 
 # native: a folder may include itself, `base`, and what stands here. Only `bind` includes Python.
 MAY_INCLUDE: dict[str, set[str]] = {
