@@ -125,7 +125,8 @@ size_t Executor::trim() {
     bytes += state->allocator.trim();
     give_back(state);
   }
-  const std::lock_guard<std::mutex> held(lock_);
+  const std::unique_lock<std::mutex> held(lock_, std::try_to_lock);
+  if (!held.owns_lock()) return bytes;  // as in give_back
   for (const auto& state : idle_) bytes += state->allocator.trim();
   return bytes;
 }
@@ -143,7 +144,8 @@ Executor::Statistics Executor::statistics() {
     add(*state);
     give_back(state);
   }
-  const std::lock_guard<std::mutex> held(lock_);
+  const std::unique_lock<std::mutex> held(lock_, std::try_to_lock);
+  if (!held.owns_lock()) return total;  // as in give_back
   for (const auto& state : idle_) add(*state);
   return total;
 }

@@ -94,19 +94,19 @@ bool RunState::evaluate(const Group& group) {
     if (static_cast<Operation>(in.op) == Operation::dim) {
       *result = dims_[static_cast<size_t>(in.a)];
     } else if (!apply(static_cast<Operation>(in.op), value(in.a), value(in.b), result)) {
-      return report_bad_value(static_cast<size_t>(i), "overflow 64 bits or divide by zero");
+      return report_bad_value(static_cast<size_t>(i));
     }
   }
   return false;
 }
 
-bool RunState::report_bad_value(size_t instruction, const char* what) {
+bool RunState::report_bad_value(size_t instruction) {
   static constexpr const char* kNames[] = {"dim", "+", "-", "*", "floordiv", "mod", "min", "max"};
   const Instruction& in = program_->instructions[instruction];
-  return fail(StatusCode::invalid_argument, "the extents that follow from the given shapes " +
-                                                std::string(what) + ": " +
-                                                std::to_string(value(in.a)) + " " + kNames[in.op] +
-                                                " " + std::to_string(value(in.b)));
+  return fail(StatusCode::invalid_argument,
+              "the extents that follow from the given shapes overflow 64 bits or divide by zero: " +
+                  std::to_string(value(in.a)) + " " + kNames[in.op] + " " +
+                  std::to_string(value(in.b)));
 }
 
 bool RunState::verify(const Group& group, bool is_feed) {

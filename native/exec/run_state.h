@@ -110,7 +110,7 @@ class RunState {
   bool poll();
   bool observe(const Group& group, size_t index);
   bool evaluate(const Group& group);
-  bool report_bad_value(size_t instruction, const char* what);
+  bool report_bad_value(size_t instruction);
   bool verify(const Group& group, bool is_feed);
   bool fail_check(const Check& check, bool is_feed);
   bool tile(const Group& group, bool is_first);

@@ -11,6 +11,7 @@ without it is found by its content hash.
 from __future__ import annotations
 
 import hashlib
+import mmap
 import threading
 import weakref
 from typing import Any
@@ -73,11 +74,27 @@ def _digest(array: np.ndarray[Any, Any]) -> bytes:
 
 def _packed(weight: Weight, source: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     array = source if weight.pack is None else weight.pack(source)
+    if array is not source:
+        _drop_pages(source)
     if weight.dtype.kind != "s" and array.dtype != weight.dtype.numpy:
         raise ValueError(f"weight {weight.label!r}: expected dtype {weight.dtype}, found {array.dtype}")
     if array.shape != weight.shape:
         raise ValueError(f"weight {weight.label!r}: expected shape {weight.shape}, found {array.shape}")
     return np.require(array, requirements=("C_CONTIGUOUS", "ALIGNED"))
+
+
+def _drop_pages(array: np.ndarray[Any, Any]) -> None:
+    """Takes the pages of an array that is mapped from a file out of our resident memory; reading brings them back."""
+    base: Any = array
+    while isinstance(base, np.ndarray | memoryview):
+        base = base.base if isinstance(base, np.ndarray) else base.obj
+    if not isinstance(base, mmap.mmap) or array.nbytes < mmap.PAGESIZE or not hasattr(base, "madvise"):
+        return
+    offset = array.ctypes.data - np.frombuffer(base, np.uint8).ctypes.data
+    begin = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE
+    length = (offset + array.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE - begin
+    if offset >= 0 and length > 0:
+        base.madvise(mmap.MADV_DONTNEED, begin, length)
 
 
 def _register_fork_hook() -> None:
