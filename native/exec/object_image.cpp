@@ -111,7 +111,8 @@ class ObjectLinker {
 
   Status read_symbols() {
     const Elf64_Shdr& table = sections_[symbol_section_];
-    if (table.sh_link >= sections_.size()) return refuse("its symbols have no names");
+    if (table.sh_link >= sections_.size() || sections_[table.sh_link].sh_type != SHT_STRTAB)
+      return refuse("its symbols have no names");
     symbols_.resize(table.sh_size / sizeof(Elf64_Sym));
     if (!symbols_.empty())
       std::memcpy(symbols_.data(), object_.data() + table.sh_offset,
@@ -212,7 +213,8 @@ class ObjectLinker {
     const uint64_t index = ELF64_R_SYM(relocation.r_info);
     const uint64_t type = ELF64_R_TYPE(relocation.r_info);
     const size_t width = type == R_X86_64_64 || type == R_X86_64_PC64 ? 8 : 4;
-    if (index >= symbols_.size() || relocation.r_offset + width > sections_[section].sh_size)
+    const uint64_t size = sections_[section].sh_size;
+    if (index >= symbols_.size() || size < width || relocation.r_offset > size - width)
       return refuse("a relocation points outside");
     if (addresses_[index] == 0)
       return refuse("it needs the unknown symbol '" + name_of(symbols_[index]) + "'");

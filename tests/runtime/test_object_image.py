@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 
 import pytest
@@ -68,6 +69,18 @@ def test_damaged_objects_are_refused() -> None:
     for broken in (b"", b"\x7fELF", data[:100], data[: len(data) // 2], b"MZ" + data[2:]):
         with pytest.raises(ValueError, match="cannot be loaded"):
             _native.load_object(broken)
+
+
+def test_objects_with_any_changed_byte_load_or_are_refused() -> None:
+    import random
+
+    data, rng = object_of(CONSTANTS), random.Random(0)
+    for _ in range(3000):
+        broken = bytearray(data)
+        for _ in range(rng.randint(1, 4)):
+            broken[rng.randrange(len(data))] = rng.randrange(256)
+        with contextlib.suppress(ValueError, MemoryError):
+            _native.load_object(bytes(broken))
 
 
 def test_code_is_unmapped_with_the_image() -> None:
