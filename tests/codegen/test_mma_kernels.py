@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -16,7 +17,7 @@ from grainline.codegen.kernel import emit
 from grainline.codegen.llvm import LinkedObject, compile_object, link_object
 from grainline.plan.mma import pack_panels
 from grainline.plan.planner import plan
-from grainline.plan.target import host_target
+from grainline.plan.target import Target, host_target
 from grainline.plan.types import Plan
 from grainline.tile.build import ProgramBuilder, Value
 from grainline.tile.ir import Axis, TileProgram
@@ -34,7 +35,7 @@ class Kernel:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.emitted = emit(plan)
-        data = compile_object(self.emitted.text, host_target())
+        data = compile_object(self.emitted.text, plan.target)
         self.linked: LinkedObject = link_object(data, (self.emitted.symbol,))
         kind = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
         self.call = kind(self.linked.address(self.emitted.symbol))
@@ -87,8 +88,8 @@ def product_program(
     return p.finish()
 
 
-def plans_of(program: TileProgram) -> dict[str, Plan]:
-    return {p.mapping.details.form: p for p in plan(program, host_target()).variants}
+def plans_of(program: TileProgram, target: Target | None = None) -> dict[str, Plan]:
+    return {p.mapping.details.form: p for p in plan(program, target or host_target()).variants}
 
 
 @cache
@@ -227,6 +228,18 @@ def test_batches_have_their_own_right_operand(form: str, plan: str) -> None:
 def test_packed_weights_are_shared_by_the_batch() -> None:
     operands = Operands("panels", 9, 40, 50, h=3)
     operands.check(operands.run(kernel("panels", batched=True)))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_vectors_of_eight_give_the_bits_of_wider_ones(form: str) -> None:
+    """Where the machine has 512-bit vectors, the kernel of one that does not computes the same chains."""
+    host = host_target()
+    features = ",".join(f"-{f[1:]}" if f.startswith("+avx512") else f for f in host.features.split(","))
+    narrow = replace(host, cpu="x86-64-v3" if host.has_avx512 else host.cpu, features=features)
+    compiled = Kernel(plans_of(product_program(form, symbol("K"), symbol("N")), narrow)["strips"])
+    for m, n in ((1, 1), (2, 33), (3, 100), (4, 17), (5, 400), (7, 16), (13, 100)):
+        operands = Operands(form, m, 37, n)
+        assert np.array_equal(operands.run(compiled), operands.run(kernel(form)))
 
 
 def test_a_kernel_of_no_blocks_does_nothing() -> None:
