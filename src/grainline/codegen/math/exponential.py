@@ -27,12 +27,6 @@ def exp(f: FunctionText, x: Reg) -> Reg:
     return f.binary("fmul", f.binary("fmul", scaled, power_of_two(f, half)), power_of_two(f, rest))
 
 
-def exp_bounded(f: FunctionText, x: Reg) -> Reg:
-    """exp for x <= 88: one scaling step; results below 2**-126 become 2**-126 times a mantissa near 1."""
-    scaled, n = _reduced_exp(f, at_least(f, x, -87.33))
-    return f.binary("fmul", scaled, power_of_two(f, n))
-
-
 def _reduced_exp(f: FunctionText, x: Reg) -> tuple[Reg, Reg]:
     """exp(r) and the i32 n with x = n ln 2 + r. A NaN stays in the first; n is then 0."""
     rounded = f.intrinsic("rint", f.binary("fmul", x, like(x, LOG2_E)))

@@ -1,7 +1,7 @@
 """sin and cos for f32.
 
 The argument is reduced in double precision: k = round(x * 2/pi), r = x - k * pi/2 in two pieces. That is exact enough
-up to |x| = 2**28; beyond it the result is computed by the C library, lane by lane, in a branch that is taken only
+up to |x| = 2**20; beyond it the result is computed by the C library, lane by lane, in a branch that is taken only
 when a lane needs it.
 """
 
