@@ -228,6 +228,14 @@ class Builder:
             return extents.apply_all(a, self.replacements)
         raise Decline(f"only a run decides whether {a} and {b} are equal or one of them is 1")
 
+    def fit(self, parameter: Value, target: Shape) -> None:
+        """A parameter that broadcasts one way: an extent of 2 or more is the target's own extent."""
+        shape = self.shape(parameter)
+        for extent, other in zip(reversed(shape), reversed(target), strict=False):
+            low = extents.bounds(extent)[0]
+            if low is not None and low >= 2:
+                self.equate(other, extent, "a parameter does not broadcast to its operand")
+
     def unary(self, op: str, x: Value, dtype: DType | None = None) -> Value:
         return self.emit(op, (x,), dtype or x.dtype, self.shape(x))
 

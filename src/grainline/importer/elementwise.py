@@ -210,6 +210,7 @@ def prelu(b: Builder, call: Call) -> list[Value | None]:
     only(x, F32)
     if call.version < 7 and b.rank(slope) == 1 and b.rank(x) > 2:
         slope = b.reshape(slope, (*b.shape(slope), *[1] * (b.rank(x) - 2)))
+    b.fit(slope, b.shape(x))
     return [b.where(_negative(b, x), b.binary("mul", x, slope), x)]
 
 

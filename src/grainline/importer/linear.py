@@ -55,6 +55,7 @@ def gemm(b: Builder, call: Call) -> list[Value | None]:
     result = _scaled(b, product_of(b, left, right), call.real("alpha", 1.0))
     if bias is None:
         return [result]
+    b.fit(bias, b.shape(result))
     total = b.binary("add", result, _scaled(b, bias, call.real("beta", 1.0)))
     if b.shape(total) != b.shape(result):
         raise ModelError(

@@ -54,6 +54,9 @@ def layer_normalization(b: Builder, call: Call) -> list[Value | None]:
     x, scale, bias = call.input(0), call.input(1), call.optional(2)
     _only_float(x, scale, bias)
     _stash(call)
+    for parameter in (scale, bias):
+        if parameter is not None:
+            b.fit(parameter, b.shape(x))
     rank = b.rank(x)
     axes = tuple(range(axis_of(call, call.integer("axis", -1), rank), rank))
     mean, centred, inverse = _centred(b, x, axes, call.real("epsilon", 1e-5))
@@ -67,6 +70,7 @@ def rms_normalization(b: Builder, call: Call) -> list[Value | None]:
     x, scale = call.input(0), call.input(1)
     _only_float(x, scale)
     _stash(call)
+    b.fit(scale, b.shape(x))
     rank = b.rank(x)
     axes = tuple(range(axis_of(call, call.integer("axis", -1), rank), rank))
     result, inverse = _root_mean_square(b, x, axes, call.real("epsilon", 1e-5))
