@@ -52,9 +52,9 @@ def compile_graph(
 ) -> CompiledModel:
     """The same from a compute graph whose weights lie in `data`."""
     graph = run_passes(imported)
-    kernels = KernelTable(host_target())
-    lowered = lower(graph, Backend(kernels.plan, pack_panels, PANEL))
     store = open_cache(options.cache_dir) if options.cache else ObjectCache(None)
+    kernels = KernelTable(host_target(store.folder))
+    lowered = lower(graph, Backend(kernels.plan, pack_panels, PANEL))
     compiled = compile_kernels(kernels.emitted(), store)
     addresses = {symbol: kernel.address for symbol, kernel in compiled.items()}
     executor = ModelExecutor(lowered.graph, addresses, keep_alive=compiled, threads=options.threads or 0)

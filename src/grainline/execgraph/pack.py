@@ -62,12 +62,14 @@ KERNEL_NUMBERS = {
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """What `_native.Program` is made of. `symbols` maps each symbol to the number of its value."""
+    """What `_native.Program` is made of. `symbols` maps each symbol to the number of its value, `tile_kernels` the id of
+    each launch to the keys of its variants."""
 
     blob: bytes
     strings: tuple[str, ...]
     keys: tuple[str, ...]
     symbols: dict[str, int]
+    tile_kernels: dict[int, tuple[str, ...]]
 
 
 def pack(graph: ExecuteGraph) -> Packed:
@@ -86,6 +88,7 @@ class _Packer:
         self.launch_of_tiling: dict[int, int] = {}
         self.launch_group: list[int] = []
         self.slot_dims: dict[int, int] = {}
+        self.tile_kernels: dict[int, tuple[str, ...]] = {}
         self.node_values: list[tuple[str, int, int]] = []
 
     def pack(self) -> Packed:
@@ -191,6 +194,7 @@ class _Packer:
             offset = size(view.offset_bytes, f"an offset of node {name!r}")
             used.append(offset)
             self._row("views", view.slot, offset)
+        self.tile_kernels[node.id] = tuple(variant.key for variant in tiling.attributes["variants"])
         variant_begin = len(self.rows["variants"])
         for variant in tiling.attributes["variants"]:
             own = [value(word) for word in variant.words]
@@ -291,7 +295,7 @@ class _Packer:
             self._row("groups", *instructions, check_begin, check_end, *launches, *ranges[group])
         self._renumber(final)
         symbols = {name: final[number] for name, number in self.values.symbol.items()}
-        return Packed(self._blob(), tuple(self.strings), tuple(self.keys), symbols)
+        return Packed(self._blob(), tuple(self.strings), tuple(self.keys), symbols, self.tile_kernels)
 
     def _renumber(self, final: list[int]) -> None:
         rows = self.rows

@@ -41,8 +41,6 @@ class ModelExecutor:
         self._threads = threads
         self._weights: dict[int, WeightHold] = {}
         self._native: Any = None
-        tilings = {node.outputs[0]: node.attributes["variants"] for node in graph.main if node.kernel == "Tiling"}
-        self._variants = {node.id: tilings[node.inputs[0]] for node in graph.launches()}
 
     @property
     def is_loaded(self) -> bool:
@@ -98,7 +96,7 @@ class ModelExecutor:
             record |= {"start_ns": begin_ns, "elapsed_ns": end_ns - begin_ns}
             if chosen is not None:
                 record |= dict(zip(("variant", "blocks", "grain", "homes", "scratch_bytes"), chosen, strict=True))
-                record["tile_kernel"] = self._variants[node_id][chosen[0]].key
+                record["tile_kernel"] = self.packed.tile_kernels[node_id][chosen[0]]
             records.append(record)
         return results, records
 
