@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from grainline.base.cancellation import raise_if_cancelled
 from grainline.base.dims import Expr, Sym, evaluate, symbols
-from grainline.base.errors import FeedError, GrainlineError, KernelError, OutOfMemory
+from grainline.base.errors import Cancelled, FeedError, GrainlineError, KernelError, OutOfMemory
 from grainline.graph.host import evaluate_host
 from grainline.graph.ir import Graph, Guard, Node, Shape, Value
 from grainline.graph.primitives import MEANINGS
@@ -41,6 +42,7 @@ def execute(graph: Graph, values: dict[str, Data], env: dict[str, int]) -> dict[
     for name, constant in graph.constants.items():
         values[name] = constant.load()
     for node in graph.nodes:
+        raise_if_cancelled()
         results = evaluate_node(node, [values[v.name] if v.name else None for v in node.inputs], env)
         for value, result in zip(node.outputs, results, strict=True):
             if value.name:
@@ -59,7 +61,7 @@ def evaluate_node(node: Node, arrays: Sequence[Data], env: Mapping[str, int]) ->
                 return evaluate_host(node, arrays, run_subgraph)
             return [MEANINGS[node.op](node, list(arrays), env)]
     except GrainlineError as error:
-        if error.node is not None or isinstance(error, FeedError):
+        if error.node is not None or isinstance(error, FeedError | Cancelled):
             raise
         raise type(error)(error.sentence, **{**error.parts(), "node": _label(node)}) from error
     except MemoryError as error:

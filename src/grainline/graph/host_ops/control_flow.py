@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from grainline.base.cancellation import raise_if_cancelled
 from grainline.base.errors import KernelError
 
 
@@ -25,6 +26,7 @@ def loop(call: Any) -> list[Any]:
     scanned: list[list[Any]] = [[] for _ in call.node.outputs[len(carried) :]]
     iteration = 0
     while goes_on and (limit is None or iteration < limit):
+        raise_if_cancelled()
         results = call.subgraph("body", [np.array(iteration, np.int64), np.array(goes_on), *carried])
         goes_on = bool(np.asarray(results[0]).reshape(()))
         carried = results[1 : 1 + len(carried)]
@@ -63,6 +65,7 @@ def _scan(call: Any, inputs: list[Any], count: int) -> list[Any]:
     length = lengths.pop()
     scanned: list[list[Any]] = [[] for _ in range(out_count)]
     for step in range(length):
+        raise_if_cancelled()
         slices = [
             np.take(source, length - 1 - step if back else step, axis=axis)
             for source, axis, back in zip(sources, axes, backwards, strict=True)
