@@ -87,7 +87,9 @@ def test_neutral_operands_follow_ieee(op: str, number: float, is_identity: bool)
 
 
 def test_a_constant_that_widens_is_not_neutral() -> None:
-    graph = chain(Node("mul", (X, value("k", 3, 1, 1)), (value("t", 3, N, 4),)), constants={"k": np.ones((3, 1, 1), np.float32)})
+    graph = chain(
+        Node("mul", (X, value("k", 3, 1, 1)), (value("t", 3, N, 4),)), constants={"k": np.ones((3, 1, 1), np.float32)}
+    )
     assert len(Simplify().run(graph).nodes) == 1
 
 
@@ -133,7 +135,13 @@ def test_folding_reads_no_large_weight_until_it_is_loaded() -> None:
 
 def test_folding_never_allocates_what_the_inputs_do_not_justify() -> None:
     huge = Value("y", F32, (1 << 40,))
-    graph = Graph("g", (), (("y", huge),), (Node("expand", (value("one"),), (huge,)),), {"one": Constant(lambda: np.ones((), np.float32))})
+    graph = Graph(
+        "g",
+        (),
+        (("y", huge),),
+        (Node("expand", (value("one"),), (huge,)),),
+        {"one": Constant(lambda: np.ones((), np.float32))},
+    )
     assert len(FoldConstants().run(graph).nodes) == 1
 
 

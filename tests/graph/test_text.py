@@ -37,7 +37,9 @@ def test_a_model_round_trips_and_still_runs() -> None:
 
 
 def test_host_nodes_and_odd_names_round_trip() -> None:
-    branch = helper.make_graph([helper.make_node("Neg", ["a/b c"], ["n"])], "then", [], [helper.make_tensor_value_info("n", 1, None)])
+    branch = helper.make_graph(
+        [helper.make_node("Neg", ["a/b c"], ["n"])], "then", [], [helper.make_tensor_value_info("n", 1, None)]
+    )
     nodes = [helper.make_node("If", ["p"], ['odd "name", (1)'], then_branch=branch, else_branch=branch)]
     built = model(nodes, {"p": np.array(True), "a/b c": np.ones((1, 2), np.float32)}, ['odd "name", (1)'])
     graph = import_model(built)
@@ -46,7 +48,7 @@ def test_host_nodes_and_odd_names_round_trip() -> None:
     assert interp.run(again, {"p": np.array(True), "a/b c": np.ones((1, 2), np.float32)})[0].tolist() == [[-1, -1]]
 
 
-@pytest.mark.parametrize("text", ["graph", "input %x", "%y: f32[] = relu(%x) {} \"\"", "output \"y\" = %y"])
+@pytest.mark.parametrize("text", ["graph", "input %x", '%y: f32[] = relu(%x) {} ""', 'output "y" = %y'])
 def test_text_that_is_no_graph(text: str) -> None:
     with pytest.raises(ValueError, match="line 1"):
         parse(text)

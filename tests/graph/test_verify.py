@@ -16,7 +16,10 @@ output "y" = %r
 """
 
 BROKEN = {
-    "given twice": ('%t: f32[n, 4] = mul(%x, %k) {} ""', '%x: f32[n, 4] = mul(%x, %k) {} ""\n%t: f32[n, 4] = neg(%x) {} ""'),
+    "given twice": (
+        '%t: f32[n, 4] = mul(%x, %k) {} ""',
+        '%x: f32[n, 4] = mul(%x, %k) {} ""\n%t: f32[n, 4] = neg(%x) {} ""',
+    ),
     "does not exist": ("= mul(%x, %k)", "= frobnicate(%x)"),
     "inputs are needed": ("mul(%x, %k)", "mul(%x)"),
     "shape should be": ("%t: f32[n, 4] =", "%t: f32[n, 5] ="),

@@ -44,14 +44,18 @@ def test_nonnegative_is_never_negative(extent: int | dims.Expr, env: dict[str, i
 
 
 @given(EXTENT, EXTENT, ENV)
-def test_minimum_and_maximum_are_those_of_the_values(a: int | dims.Expr, b: int | dims.Expr, env: dict[str, int]) -> None:
+def test_minimum_and_maximum_are_those_of_the_values(
+    a: int | dims.Expr, b: int | dims.Expr, env: dict[str, int]
+) -> None:
     pair = evaluate(a, env), evaluate(b, env)
     assert evaluate(extents.minimum(a, b), env) == min(pair)
     assert evaluate(extents.maximum(a, b), env) == max(pair)
 
 
 @given(EXTENT, EXTENT, ENV)
-def test_extents_that_must_be_equal_never_broadcast(a: int | dims.Expr, b: int | dims.Expr, env: dict[str, int]) -> None:
+def test_extents_that_must_be_equal_never_broadcast(
+    a: int | dims.Expr, b: int | dims.Expr, env: dict[str, int]
+) -> None:
     first, second = evaluate(a, env), evaluate(b, env)
     if extents.must_be_equal(a, b) and min(first, second) >= 0:
         assert first == second or 1 not in (first, second), "one of them is 1 and the other is not"

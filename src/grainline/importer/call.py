@@ -30,7 +30,7 @@ _NAMES = {1: "float", 2: "int", 3: "string", 4: "tensor", 5: "graph", 6: "floats
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """`inputs` has None for an absent input; `version` is the opset of the node's domain; `position` counts the main graph."""
+    """`inputs` has None where absent; `version` is the opset of the domain; `position` counts main nodes."""
 
     op_type: str
     domain: str

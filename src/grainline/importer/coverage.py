@@ -13,7 +13,9 @@ Rule = Callable[[Builder, Call], list[Value | None]]
 
 FAMILIES = (elementwise, reductions, shape, indexing, linear, normalisation, quantisation)
 
-TABLE: dict[tuple[str, str], list[tuple[int, Rule]]] = {key: rows for family in FAMILIES for key, rows in family.TABLE.items()}
+TABLE: dict[tuple[str, str], list[tuple[int, Rule]]] = {
+    key: rows for family in FAMILIES for key, rows in family.TABLE.items()
+}
 
 
 def rule_for(domain: str, op_type: str, version: int) -> Rule | None:

@@ -1,4 +1,4 @@
-"""Pointwise operators, one row each in `TABLE`; what has no primitive of its own is written out as the ONNX text says."""
+"""Pointwise operators, one row each in `TABLE`; what has no primitive is written out as the ONNX text says."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Library:
 
 @dataclass(slots=True)
 class Frame:
-    """Names visible in one graph. `bindings` gives a function's attributes; `captured` collects a sub-graph's inputs."""
+    """Names visible in one graph; `bindings` gives a function's attributes, `captured` a sub-graph's inputs."""
 
     library: Library
     builder: Builder
@@ -105,7 +105,11 @@ def _resolve(frame: Frame, name: str, label: str, later: set[str]) -> Value | No
         return None
     value = frame.find(name)
     if value is None:
-        why = "a node reads a value that only a later node makes" if name in later else "a node reads a value that nothing makes"
+        why = (
+            "a node reads a value that only a later node makes"
+            if name in later
+            else "a node reads a value that nothing makes"
+        )
         raise ModelError(why, node=label, value=name, remedy="The graph must be acyclic and in topological order.")
     return value
 
@@ -120,7 +124,9 @@ def _attributes(frame: Frame, node: Any, label: str) -> dict[str, Any]:
             found[attribute.name] = attribute
             continue
         if frame.bindings is None:
-            raise ModelError(f"attribute {attribute.name!r} refers to a function's attribute outside a function", node=label)
+            raise ModelError(
+                f"attribute {attribute.name!r} refers to a function's attribute outside a function", node=label
+            )
         bound = frame.bindings.get(attribute.ref_attr_name)
         if bound is not None:
             copy = type(attribute)()
@@ -153,8 +159,12 @@ def _import_call(frame: Frame, call: Call, spans: Mapping[int, tuple[int, int]])
 def _define_outputs(frame: Frame, call: Call, results: list[Value | None], mark: Any) -> None:
     pairs = [(name, value) for name, value in zip(call.outputs, results, strict=False) if name]
     if len(results) < len([name for name in call.outputs if name]):
-        raise ModelError(f"{call.op_type} has too many outputs", node=call.label, expected=len(results), found=len(call.outputs))
-    wishes = {value.name: frame.prefix + name for name, value in reversed(pairs) if value is not None and "~" in value.name}
+        raise ModelError(
+            f"{call.op_type} has too many outputs", node=call.label, expected=len(results), found=len(call.outputs)
+        )
+    wishes = {
+        value.name: frame.prefix + name for name, value in reversed(pairs) if value is not None and "~" in value.name
+    }
     renamed = frame.builder.rename(mark, wishes)
     for name, value in pairs:
         if value is None:
@@ -206,7 +216,9 @@ def _host(frame: Frame, call: Call, reason: str) -> list[Value | None]:
         inputs.extend(outer)
     hints = {**frame.hints, **_hints_from(call, subgraphs)}
     outputs = host.output_values(b, call, schema, hints)
-    b.nodes.append(Node("host", tuple(inputs), tuple(outputs), host.attributes_of(call, reason, subgraphs, captures), b.node_name))
+    b.nodes.append(
+        Node("host", tuple(inputs), tuple(outputs), host.attributes_of(call, reason, subgraphs, captures), b.node_name)
+    )
     return [value if value.name else None for value in outputs]
 
 
@@ -248,7 +260,9 @@ def _subgraph(frame: Frame, proto: Any, call: Call, attribute: str) -> tuple[Gra
     add_initialisers(inner, proto, {})
     inner.hints.update(declared_hints(proto))
     import_nodes(inner, proto.node)
-    outputs = tuple((info.name, _as_declared(inner, info, required(inner, info.name, call.label))) for info in proto.output)
+    outputs = tuple(
+        (info.name, _as_declared(inner, info, required(inner, info.name, call.label))) for info in proto.output
+    )
     captured = [inner.values[name] for name in inner.captured]
     b = inner.builder
     graph = Graph(f"{call.label}.{attribute}", (*formals, *captured), outputs, tuple(b.nodes), b.constants)
@@ -292,7 +306,9 @@ def required(frame: Frame, name: str, label: str) -> Value:
     return value
 
 
-def add_initialisers(frame: Frame, proto: Any, spans: Mapping[int, tuple[int, int]], skip: frozenset[str] = frozenset()) -> dict[str, Tensor]:
+def add_initialisers(
+    frame: Frame, proto: Any, spans: Mapping[int, tuple[int, int]], skip: frozenset[str] = frozenset()
+) -> dict[str, Tensor]:
     """Defines the initialisers of a graph; those in `skip` are only returned."""
     found: dict[str, Tensor] = {}
     for index, tensor in enumerate(proto.initializer):
@@ -314,7 +330,9 @@ def _constant(frame: Frame, call: Call, spans: Mapping[int, tuple[int, int]]) ->
     """A Constant node: one of several attributes holds the value."""
     given = [name for name in call.attributes if name.startswith(("value", "sparse_value"))]
     if len(given) != 1 or len(call.outputs) != 1 or call.inputs:
-        raise ModelError("Constant needs exactly one value and one output", node=call.label, found=sorted(call.attributes))
+        raise ModelError(
+            "Constant needs exactly one value and one output", node=call.label, found=sorted(call.attributes)
+        )
     wish = frame.prefix + call.outputs[0]
     if given[0] == "value":
         span = spans.get(call.position) if call.position is not None else None
@@ -357,7 +375,9 @@ def _inline(frame: Frame, call: Call, function: Any) -> list[Value | None]:
     for name, value in zip(function.input, call.inputs, strict=False):
         if value is not None:
             inner.define(name, value, call.label)
-    absent = set(function.input[len(call.inputs) :]) | {n for n, v in zip(function.input, call.inputs, strict=False) if v is None}
+    absent = set(function.input[len(call.inputs) :]) | {
+        n for n, v in zip(function.input, call.inputs, strict=False) if v is None
+    }
     import_nodes(inner, [_without(node, absent) for node in function.node])
     results: list[Value | None] = [inner.values.get(name) for name in function.output[: len(call.outputs)]]
     return results

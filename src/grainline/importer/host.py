@@ -1,8 +1,8 @@
 """What a `host` node gives: the types and shapes of its outputs, from the operator schemas of the onnx package.
 
-Only models that need a host node pay for importing onnx. Inference that fails is not an error of the model: the output's
-rank is then only known at run time, and the run decides. Extents that inference leaves open become run-time symbols.
-"""
+Only models that need a host node pay for importing onnx. Inference that fails is not an error of the model: the
+output's rank is then only known at run time, and the run decides. Extents that inference leaves open become
+run-time symbols. """
 
 from __future__ import annotations
 
@@ -57,10 +57,14 @@ def check_call(call: Call, schema: Any | None) -> None:
         return
     if not schema.min_input <= len(call.inputs) <= schema.max_input:
         expected = f"{schema.min_input} to {schema.max_input} inputs"
-        raise ModelError(f"{call.op_type} has a wrong number of inputs", node=call.label, expected=expected, found=len(call.inputs))
+        raise ModelError(
+            f"{call.op_type} has a wrong number of inputs", node=call.label, expected=expected, found=len(call.inputs)
+        )
     if not schema.min_output <= len(call.outputs) <= schema.max_output:
         expected = f"{schema.min_output} to {schema.max_output} outputs"
-        raise ModelError(f"{call.op_type} has a wrong number of outputs", node=call.label, expected=expected, found=len(call.outputs))
+        raise ModelError(
+            f"{call.op_type} has a wrong number of outputs", node=call.label, expected=expected, found=len(call.outputs)
+        )
     for name in call.attributes:
         if name not in schema.attributes and not name.startswith("_"):
             raise ModelError(f"{call.op_type} has no attribute {name!r}", node=call.label)
@@ -160,7 +164,9 @@ def _small_data(b: Builder, call: Call) -> dict[str, Any]:
     return data
 
 
-def attributes_of(call: Call, reason: str, subgraphs: dict[str, Any], captures: dict[str, Sequence[int]]) -> dict[str, Any]:
+def attributes_of(
+    call: Call, reason: str, subgraphs: dict[str, Any], captures: dict[str, Sequence[int]]
+) -> dict[str, Any]:
     """The attributes of the host node; see `graph.ops`."""
     return {
         "op_type": call.op_type,
@@ -172,5 +178,3 @@ def attributes_of(call: Call, reason: str, subgraphs: dict[str, Any], captures: 
         "formals": len(call.inputs),
         "reason": reason,
     }
-
-

@@ -41,7 +41,9 @@ def gather_nd(b: Builder, call: Call) -> list[Value | None]:
     if not isinstance(depth, int):
         raise Decline("the rank of GatherND's output is only known at run time")
     if not 1 <= depth <= len(shape):
-        raise ModelError("GatherND indexes axes that its input lacks", node=call.label, expected=f"1..{len(shape)}", found=depth)
+        raise ModelError(
+            "GatherND indexes axes that its input lacks", node=call.label, expected=f"1..{len(shape)}", found=depth
+        )
     parts = [_part(b, indices, position) for position in range(depth)]
     result = (*index_shape[:-1], *shape[depth:])
     return [b.emit("gather_nd", (data, *parts), data.dtype, result)]

@@ -30,7 +30,7 @@ FIRST_IR_WITH_OVERRIDABLE = 4
 
 
 def import_model(source: Any) -> Graph:
-    """A path, bytes, ModelProto or an opened model -> Graph. ModelError for whatever is not a valid model; no other error comes out."""
+    """A path, bytes, ModelProto or opened model -> Graph; ModelError, and no other error, for what is not valid."""
     try:
         return _import(source if isinstance(source, OpenModel) else open_model(source))
     except GrainlineError:
@@ -50,7 +50,11 @@ def _import(opened: OpenModel) -> Graph:
     frame = Frame(Library(opened, _functions(model)), Builder(), opsets)
     overridable = _overridable(model)
     tensors = _inputs_and_initialisers(frame, opened, overridable)
-    inputs = tuple(frame.values[info.name] for info in proto.input if info.name in frame.values and _is_fed(info, tensors, overridable))
+    inputs = tuple(
+        frame.values[info.name]
+        for info in proto.input
+        if info.name in frame.values and _is_fed(info, tensors, overridable)
+    )
     frame.hints.update(declared_hints(proto))
     import_nodes(frame, proto.node, opened.split.nodes)
     if not proto.output:
@@ -65,7 +69,9 @@ def _opsets(model: Any) -> dict[str, int]:
     if not model.ir_version:
         raise ModelError("the model has no IR version", expected=f"1 to {GREATEST_IR_VERSION}")
     if not 0 < model.ir_version <= GREATEST_IR_VERSION:
-        raise ModelError("the IR version is out of range", expected=f"1 to {GREATEST_IR_VERSION}", found=model.ir_version)
+        raise ModelError(
+            "the IR version is out of range", expected=f"1 to {GREATEST_IR_VERSION}", found=model.ir_version
+        )
     opsets: dict[str, int] = {}
     for entry in model.opset_import:
         domain = "" if entry.domain == "ai.onnx" else entry.domain
@@ -120,7 +126,12 @@ def _inputs_and_initialisers(frame: Frame, opened: OpenModel, overridable: froze
     tensors = add_initialisers(frame, proto, opened.split.initialisers, overridable)
     for name in overridable:
         if tensors[name].dtype != frame.values[name].dtype:
-            raise ModelError("an initialiser and its input differ in type", value=name, expected=frame.values[name].dtype, found=tensors[name].dtype)
+            raise ModelError(
+                "an initialiser and its input differ in type",
+                value=name,
+                expected=frame.values[name].dtype,
+                found=tensors[name].dtype,
+            )
     return tensors
 
 

@@ -168,7 +168,7 @@ def instance_normalization(b: Builder, call: Call) -> list[Value | None]:
 
 
 def group_normalization(b: Builder, call: Call) -> list[Value | None]:
-    """Mean and variance over a group of channels and all that lies inside; scale and bias per channel (group before 21)."""
+    """Statistics over a group of channels and all inside; scale and bias per channel, per group before opset 21."""
     x, scale, bias = call.input(0), call.input(1), call.input(2)
     _only_float(x, scale, bias)
     _stash(call)

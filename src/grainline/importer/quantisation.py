@@ -25,7 +25,9 @@ def dequantize_linear(b: Builder, call: Call) -> list[Value | None]:
     whole = b.cast(x, I32)
     if zero_point is not None and x.dtype != I32:
         if zero_point.dtype != x.dtype:
-            raise ModelError("the zero point has another type", node=call.label, expected=x.dtype, found=zero_point.dtype)
+            raise ModelError(
+                "the zero point has another type", node=call.label, expected=x.dtype, found=zero_point.dtype
+            )
         whole = b.binary("sub", whole, b.cast(_aligned(b, call, zero_point, x), I32))
     return [b.binary("mul", b.cast(whole, F32), _aligned(b, call, scale, x))]
 

@@ -78,7 +78,12 @@ def _reshaped(call: Call, source: Sequence[Extent], target: Sequence[Extent], al
     for axis, extent in enumerate(target):
         if isinstance(extent, int) and extent == 0 and not allow_zero:
             if axis >= len(source):
-                raise ModelError("Reshape copies an axis that its input lacks", node=call.label, expected=f"rank above {axis}", found=len(source))
+                raise ModelError(
+                    "Reshape copies an axis that its input lacks",
+                    node=call.label,
+                    expected=f"rank above {axis}",
+                    found=len(source),
+                )
             shape.append(source[axis])
         elif isinstance(extent, int) and extent < -1:
             raise ModelError("Reshape has a negative extent", node=call.label, found=extent)
@@ -114,7 +119,9 @@ def _rest(call: Call, source: Sequence[Extent], shape: Sequence[Extent]) -> Exte
     if isinstance(taken, int) and taken == 0:
         raise Decline("Reshape of nothing leaves an extent open")
     if isinstance(total, int) and isinstance(taken, int):
-        raise ModelError("a reshape changes the number of elements", node=call.label, expected=f"a multiple of {taken}", found=total)
+        raise ModelError(
+            "a reshape changes the number of elements", node=call.label, expected=f"a multiple of {taken}", found=total
+        )
     low = extents.bounds(taken)[0]
     if low is None or low < 1:
         raise Decline(f"the open extent {total} / {taken} may divide by zero")
@@ -154,7 +161,9 @@ def flatten(b: Builder, call: Call) -> list[Value | None]:
     only(x, *MOVABLE)
     shape, axis = b.shape(x), call.integer("axis", 1)
     if not -len(shape) <= axis <= len(shape):
-        raise ModelError("an axis is out of range", node=call.label, expected=f"[{-len(shape)}, {len(shape)}]", found=axis)
+        raise ModelError(
+            "an axis is out of range", node=call.label, expected=f"[{-len(shape)}, {len(shape)}]", found=axis
+        )
     cut = axis + len(shape) if axis < 0 else axis
     return [b.reshape(x, (product(shape[:cut]), product(shape[cut:])))]
 
@@ -165,7 +174,12 @@ def transpose(b: Builder, call: Call) -> list[Value | None]:
     rank = b.rank(x)
     perm = call.integers("perm", tuple(reversed(range(rank))))
     if sorted(perm) != list(range(rank)):
-        raise ModelError("perm is not a permutation of the axes", node=call.label, expected=f"the axes 0..{rank - 1}", found=list(perm))
+        raise ModelError(
+            "perm is not a permutation of the axes",
+            node=call.label,
+            expected=f"the axes 0..{rank - 1}",
+            found=list(perm),
+        )
     return [b.transpose(x, perm)]
 
 
@@ -245,14 +259,21 @@ def _split_lengths(b: Builder, call: Call, extent: Extent) -> list[Extent]:
         lengths = known(b, call, 1, "split")
     else:
         if call.version >= 18 and call.has("num_outputs") and call.integer("num_outputs") != count:
-            raise ModelError("Split has another number of outputs", node=call.label, expected=call.integer("num_outputs"), found=count)
+            raise ModelError(
+                "Split has another number of outputs",
+                node=call.label,
+                expected=call.integer("num_outputs"),
+                found=count,
+            )
         if not isinstance(extent, int):
             exact = dims.exact_div(extent, count)
             if exact is None:
                 raise Decline("only a run decides how the axis splits")
             return [exact] * count
         if call.version < 18 and extent % count:
-            raise ModelError("Split does not divide the axis", node=call.label, expected=f"a multiple of {count}", found=extent)
+            raise ModelError(
+                "Split does not divide the axis", node=call.label, expected=f"a multiple of {count}", found=extent
+            )
         piece = ceil(extent / count)
         lengths = [max(min(piece, extent - piece * index), 0) for index in range(count)]
     if len(lengths) != count:

@@ -1,7 +1,7 @@
 """TensorProto -> Constant: checked at import, read only when somebody loads it.
 
-Sizes, types and places are verified without touching the data, so a malformed initialiser costs no memory. External data
-must lie in the model's folder: no absolute path, no "..", no link, no device; offset and length inside the file.
+Sizes, types and places are verified without touching the data, so a malformed initialiser costs no memory. External
+data must lie in the model's folder: no absolute path, no "..", no link, no device; offset and length inside the file.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Finds the large tensors of a serialised model without copying them.
 
 Protobuf would copy every weight into its own memory, and once more for each reader. `split(data)` walks the outermost
-wire fields, cuts out the `raw_data` of large initialisers and `Constant` nodes, and gives the small rest, which protobuf
-parses, with the places of what was cut out. Whatever looks unusual is left to protobuf: then nothing is cut out.
-"""
+wire fields, cuts out the `raw_data` of large initialisers and `Constant` nodes, and gives the small rest, which
+protobuf parses, with the places of what was cut out. Whatever looks unusual is left to protobuf: then nothing is
+cut out. """
 
 from __future__ import annotations
 

@@ -14,4 +14,6 @@ from grainline.graph.host_ops import arithmetic, contrib, control_flow, indexing
 
 FAMILIES = (arithmetic, contrib, control_flow, indexing, quantisation, reductions, shape, text)
 
-TABLE: dict[tuple[str, str], Callable[[Any], Any]] = {key: rule for family in FAMILIES for key, rule in family.TABLE.items()}
+TABLE: dict[tuple[str, str], Callable[[Any], Any]] = {
+    key: rule for family in FAMILIES for key, rule in family.TABLE.items()
+}

@@ -58,7 +58,9 @@ def power(call: Any) -> list[Any]:
     """The result has the base's type; an integer to a negative power truncates its exact value."""
     base, exponent = call.arrays
     if base.dtype.kind == "f":
-        return [np.power(base, exponent.astype(base.dtype) if exponent.dtype.kind == "f" else exponent).astype(base.dtype)]
+        return [
+            np.power(base, exponent.astype(base.dtype) if exponent.dtype.kind == "f" else exponent).astype(base.dtype)
+        ]
     if exponent.dtype.kind == "f" or (exponent.dtype.kind == "i" and np.any(exponent < 0)):
         return [np.power(base.astype(np.float64), exponent.astype(np.float64)).astype(base.dtype)]
     return [np.power(base, exponent.astype(base.dtype))]

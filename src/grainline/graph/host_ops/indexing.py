@@ -3,7 +3,6 @@ applied in order, so the same input always gives the same bits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,7 @@ def _element_index(data: Array, indices: Array, axis: int) -> tuple[Array, ...]:
         short > long for a, (short, long) in enumerate(zip(indices.shape, data.shape, strict=True)) if a != axis
     ):
         raise KernelError("the indices do not fit the data", expected=list(data.shape), found=list(indices.shape))
-    grid = list(np.indices(indices.shape, sparse=True))
+    grid: list[Any] = list(np.indices(indices.shape, sparse=True))
     grid[axis] = inside(indices, data.shape[axis])
     return tuple(np.broadcast_arrays(*grid)) if grid else ()
 
@@ -46,10 +45,10 @@ def gather_nd(call: Any) -> list[Any]:
     grid = np.indices(indices.shape[:batch], sparse=True) if batch else ()
     leading = [part.reshape(*part.shape, *[1] * (indices.ndim - 1 - batch)) for part in grid]
     parts = [inside(indices[..., p], data.shape[batch + p]) for p in range(depth)]
-    return [data[tuple([*leading, *parts])]]
+    return [data[(*leading, *parts)]]
 
 
-_UPDATES: dict[str, Callable[..., Any]] = {
+_UPDATES: dict[str, np.ufunc] = {
     "add": np.add,
     "mul": np.multiply,
     "max": np.maximum,
@@ -73,7 +72,9 @@ def _update(result: Array, index: Any, updates: Array, reduction: str) -> None:
 def scatter_elements(call: Any) -> list[Any]:
     data, indices, updates = call.arrays
     if indices.shape != updates.shape:
-        raise KernelError("indices and updates differ in shape", expected=list(indices.shape), found=list(updates.shape))
+        raise KernelError(
+            "indices and updates differ in shape", expected=list(indices.shape), found=list(updates.shape)
+        )
     axis = _axis(call, data.ndim)
     result = np.array(data)
     _update(result, _element_index(data, indices, axis), updates, _reduction(call))

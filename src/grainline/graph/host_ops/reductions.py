@@ -1,4 +1,4 @@
-"""Softmax and its relatives by opset, and reductions: NaN passes through, integers wrap, nothing gives the neutral value.
+"""Softmax and its relatives by opset, and reductions: NaN passes, integers wrap, nothing gives the neutral value.
 
 Before opset 13 Softmax, LogSoftmax and Hardmax treat everything from `axis` on as one axis.
 """

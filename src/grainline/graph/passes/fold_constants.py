@@ -73,7 +73,7 @@ def _is_static(value: Value) -> bool:
 
 
 def _bytes(value: Value) -> int:
-    return prod(value.shape or ()) * value.dtype.size_bytes  # type: ignore[arg-type, return-value]
+    return prod(value.shape or ()) * value.dtype.size_bytes  # type: ignore[return-value]
 
 
 def _tried(load: Callable[[], np.ndarray[Any, Any]]) -> Constant | None:

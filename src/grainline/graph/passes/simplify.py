@@ -18,7 +18,7 @@ from grainline.graph.ir import Constant, Graph, Node, Shape, Value
 
 SMALL_ELEMENTS = 64
 
-Outcome = "Value | Node | None"
+Outcome = Value | Node | None
 
 
 @dataclass(frozen=True)
