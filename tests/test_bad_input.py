@@ -284,7 +284,7 @@ def test_token_ids_out_of_range_are_an_error(token: int, encoder_int8: str) -> N
     want = model.run(feeds)[0]
     bad = ids.copy()
     bad[0, 3] = token
-    with pytest.raises((KernelError, FeedError), match="embedding|input_ids"):
+    with pytest.raises((KernelError, FeedError), match=r"embedding|input_ids"):
         model.run(feeds | {"input_ids": bad})
     np.testing.assert_array_equal(model.run(feeds)[0], want)
 
