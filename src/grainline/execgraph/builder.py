@@ -24,6 +24,7 @@ from grainline.execgraph.ir import (
     Guard,
     HostOp,
     Input,
+    Limit,
     Output,
     Shape,
     Slot,
@@ -66,6 +67,7 @@ class GraphBuilder:
         self._weights: list[Weight] = []
         self._host_ops: list[HostOp] = []
         self._guards: list[Guard] = []
+        self._limits: dict[Extent, Limit] = {}
         self._uses: dict[int, _Use] = {}
         self._binder: dict[str, int] = {}
         self._groups = 1
@@ -210,6 +212,10 @@ class GraphBuilder:
     def guard(self, left: Extent, right: Extent, reason: str, node: str = "") -> None:
         """The run ends with an error unless the two extents are equal."""
         self._guards.append(Guard(left, right, reason, node))
+
+    def limit(self, extent: Extent, greatest: int, what: str) -> None:
+        """The run ends with an error when `extent` is greater than `greatest`."""
+        self._limits.setdefault(extent, Limit(extent, greatest, what))
 
     def finish(self, output_order: Iterable[str] | None = None) -> ExecuteGraph:
         """The graph. `output_order` gives the outputs' names in the model's order."""

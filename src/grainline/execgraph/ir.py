@@ -184,6 +184,15 @@ class Guard:
 
 
 @dataclass(frozen=True, slots=True)
+class Limit:
+    """`extent <= greatest` must hold in a run; `what` names the extent in the message."""
+
+    extent: Extent
+    greatest: int
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
 class ExecuteNode:
     """One application of a kernel. `compute_node` is the operator's name, for messages and profiles."""
 
@@ -223,6 +232,7 @@ class ExecuteGraph:
     weights: tuple[Weight, ...] = ()
     host_ops: tuple[HostOp, ...] = ()
     guards: tuple[Guard, ...] = ()
+    limits: tuple[Limit, ...] = ()
 
     def launches(self) -> tuple[ExecuteNode, ...]:
         return tuple(node for node in self.main if node.kernel == "Launch")

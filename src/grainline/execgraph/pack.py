@@ -99,6 +99,8 @@ class _Packer:
         for guard in self.graph.guards:
             place = f"{guard.reason} (node {guard.node!r})" if guard.node else guard.reason
             self.values.require(guard.left, guard.right, place)
+        for limit in self.graph.limits:
+            self.values.size(limit.greatest - limit.extent, f"{limit.greatest} less {limit.what}")
         for output in self.graph.outputs:
             is_object = self.graph.slots[output.slot].kind == "object"
             self._row("outputs", self._string(output.name), output.slot, int(is_object))

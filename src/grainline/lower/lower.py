@@ -12,6 +12,8 @@ Each group of `fuse` becomes one launch, a host call, or copies. This file decid
 
 from __future__ import annotations
 
+import os
+import resource
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +23,7 @@ import numpy as np
 
 from grainline.base.dims import Expr, product
 from grainline.base.dtypes import I64
+from grainline.base.errors import OutOfMemory
 from grainline.execgraph.builder import ABSENT, GraphBuilder, Result
 from grainline.execgraph.ir import ExecuteGraph, Variant, View
 from grainline.graph.interp import evaluate_node
@@ -266,8 +269,22 @@ class _Lowering:
         return Place(home.slot, home.dtype, layout)
 
     def _compiled(self, group: Group) -> None:
+        self._bound(group)
         targets = {v.name: t for n in group.nodes for v in n.outputs if (t := self._leaves(group, v))}
         self._launch(group, {}, targets)
+
+    def _bound(self, group: Group) -> None:
+        """A space that memory could not hold is an error, even where fusion would never store it."""
+        volume = product(group.space)
+        name = group.nodes[0].name or group.nodes[0].op
+        greatest = memory_bytes() // max(1, group.nodes[0].output.dtype.size_bytes)
+        if isinstance(volume, int) and volume > greatest:
+            raise OutOfMemory(
+                "a node works on more elements than memory holds", node=name,
+                expected=f"at most {greatest}", found=f"{list(group.space)}",
+            )  # fmt: skip
+        if not isinstance(volume, int):
+            self.builder.limit(volume, greatest, f"the number of elements of node {name!r}")
 
     def _leaves(self, group: Group, value: Value) -> Place | None:
         inside = {id(n) for n in group.nodes}
@@ -393,6 +410,13 @@ def _packed(
 
 def _call_host(node: Node, *arguments: Any) -> tuple[Any, ...]:
     return tuple(evaluate_node(node, list(arguments), {}))
+
+
+def memory_bytes() -> int:
+    """What the process may address: physical memory, or its own limit if that is lower."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    own, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return total if own == resource.RLIM_INFINITY else min(total, own)
 
 
 def _static(value: Value) -> tuple[int, ...]:
