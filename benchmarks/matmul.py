@@ -1,23 +1,27 @@
 """Matrix products on one thread: ours against NumPy and onnxruntime.
 
-    python benchmarks/matmul.py [--rounds 15] [--shapes 128x384x1536,...]
+    python benchmarks/matmul.py [--rounds 15] [--shapes 128x384x1536,...] [--cold]
 
 Every library lives in a process of its own and is asked in turn, round by round, so that no library's threads disturb
 another and drift hits all alike. Time is thread CPU time; the table holds medians over the rounds. "A/A" is a second
 process of ours against the first: what differs there is noise. The peak is a loop of independent FMAs in our process,
 measured next to every product. B is constant, so onnxruntime may pack it at load, as we do.
+
+Warm, every call reads the same B. With --cold the calls of a process go round over COLD_BYTES of distinct matrices, so
+that each finds its B in memory, as the products of a model do.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 SHAPES = ("128x384x1536", "129x768x768", "512x512x512", "1024x1024x1024", "17x384x1536")
@@ -25,6 +29,7 @@ SHAPES += tuple(f"{rows}x384x1536" for rows in (8, 6, 4, 3, 2, 1))
 ARMS = ("ours", "ours_again", "numpy", "onnxruntime")
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 SLICE_SECONDS = 0.02
+COLD_BYTES = 80 << 20
 
 
 def timed(call: Callable[[], Any], flops: int) -> float:
@@ -36,6 +41,12 @@ def timed(call: Callable[[], Any], flops: int) -> float:
     return (time.thread_time() - start) / repeats
 
 
+def in_turn(calls: Iterable[Callable[[], Any]]) -> Callable[[], Any]:
+    """A call that makes the next one of `calls` every time."""
+    turns = itertools.cycle(list(calls))
+    return lambda: next(turns)()
+
+
 def operands(m: int, k: int, n: int) -> tuple[Any, Any]:
     import numpy as np
 
@@ -43,13 +54,13 @@ def operands(m: int, k: int, n: int) -> tuple[Any, Any]:
     return rng.standard_normal((m, k)).astype(np.float32), rng.standard_normal((k, n)).astype(np.float32)
 
 
-def ours(m: int, k: int, n: int) -> Callable[[], Any]:
+def ours(m: int, k: int, n: int, copies: int) -> Callable[[], Any]:
     import numpy as np
 
     from grainline.base.dims import evaluate, symbol
     from grainline.base.dtypes import F32
     from grainline.codegen.kernel import emit
-    from grainline.plan.mma import pack_panels
+    from grainline.plan.panels import pack_panels
     from grainline.plan.planner import plan
     from grainline.plan.target import host_target
     from grainline.tile.build import ProgramBuilder
@@ -63,17 +74,18 @@ def ours(m: int, k: int, n: int) -> Callable[[], Any]:
     kernel = emit(chosen)
     call, keep = linked(kernel.text, kernel.symbol)
     left, right = operands(m, k, n)
-    result, panels = np.empty((m, n), np.float32), pack_panels(right)
+    result, panels = np.empty((m, n), np.float32), [pack_panels(right) for _ in range(copies)]
     env = {"M": m}
     words = [evaluate(word, env) for word in kernel.words]
-    args = np.array([left.ctypes.data, panels.ctypes.data, result.ctypes.data, *words], np.int64)
+    args = np.array([[left.ctypes.data, b.ctypes.data, result.ctypes.data, *words] for b in panels], np.int64)
     scratch = np.empty(evaluate(chosen.scratch_bytes, env) + 64, np.uint8)
     aligned = scratch.ctypes.data + -scratch.ctypes.data % 64
-    blocks, where = evaluate(chosen.blocks, env), args.ctypes.data
-    call(where, 0, blocks, aligned)
+    blocks, places = evaluate(chosen.blocks, env), [block.ctypes.data for block in args]
+    call(places[0], 0, blocks, aligned)
     assert np.allclose(result, left @ right, 1e-3, 1e-3)
     alive = (keep, left, panels, result, args, scratch)
-    return lambda: (call(where, 0, blocks, aligned), alive)
+    turns = itertools.cycle(places)
+    return lambda: (call(next(turns), 0, blocks, aligned), alive)
 
 
 def linked(text: str, symbol: str) -> tuple[Any, Any]:
@@ -87,15 +99,15 @@ def linked(text: str, symbol: str) -> tuple[Any, Any]:
     return kind(code.address(symbol)), code
 
 
-def numpy_product(m: int, k: int, n: int) -> Callable[[], Any]:
+def numpy_product(m: int, k: int, n: int, copies: int) -> Callable[[], Any]:
     import numpy as np
 
     a, b = operands(m, k, n)
-    c = np.empty((m, n), np.float32)
-    return lambda: np.matmul(a, b, out=c)
+    c, turns = np.empty((m, n), np.float32), itertools.cycle([b.copy() for _ in range(copies)])
+    return lambda: np.matmul(a, next(turns), out=c)
 
 
-def onnxruntime_product(m: int, k: int, n: int) -> Callable[[], Any]:
+def onnxruntime_product(m: int, k: int, n: int, copies: int) -> Callable[[], Any]:
     import onnxruntime as ort
     from onnx import TensorProto, helper, numpy_helper
 
@@ -110,11 +122,18 @@ def onnxruntime_product(m: int, k: int, n: int) -> Callable[[], Any]:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     options = ort.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    binding = session.io_binding()
-    binding.bind_ortvalue_input("a", ort.OrtValue.ortvalue_from_numpy(a))
-    binding.bind_ortvalue_output("c", ort.OrtValue.ortvalue_from_shape_and_type([m, n], a.dtype))
-    return lambda: session.run_with_iobinding(binding)
+    data, left = model.SerializeToString(), ort.OrtValue.ortvalue_from_numpy(a)
+    result = ort.OrtValue.ortvalue_from_shape_and_type([m, n], a.dtype)
+
+    def bound() -> Callable[[], Any]:
+        """One session: it holds a packed copy of B."""
+        session = ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        binding = session.io_binding()
+        binding.bind_ortvalue_input("a", left)
+        binding.bind_ortvalue_output("c", result)
+        return lambda: session.run_with_iobinding(binding)
+
+    return in_turn(bound() for _ in range(copies))
 
 
 def peak_loop() -> Callable[[], float]:
@@ -152,14 +171,15 @@ def peak_loop() -> Callable[[], float]:
 MAKERS = {"ours": ours, "ours_again": ours, "numpy": numpy_product, "onnxruntime": onnxruntime_product}
 
 
-def serve(arm: str) -> None:
+def serve(arm: str, cold: bool) -> None:
     """Answers each line "MxKxN" on stdin with a JSON line {seconds, peak}."""
     peak = peak_loop() if arm == "ours" else None
     calls: dict[str, Callable[[], Any]] = {}
     for line in sys.stdin:
         m, k, n = map(int, line.split("x"))
         if line not in calls:
-            calls = {line: MAKERS[arm](m, k, n)}
+            copies = -(-COLD_BYTES // (4 * k * n)) if cold else 1
+            calls = {line: MAKERS[arm](m, k, n, copies)}
             calls[line]()
         seconds = timed(calls[line], 2 * m * k * n)
         print(json.dumps({"seconds": seconds, "peak": peak() if peak else None}), flush=True)
@@ -169,15 +189,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--shapes", default=",".join(SHAPES))
+    parser.add_argument("--cold", action="store_true", help="every call finds its B out of cache")
     parser.add_argument("--serve", choices=ARMS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        serve(options.serve)
+        serve(options.serve, options.cold)
         return
     environment = {**os.environ, **ONE_THREAD}
     workers = {
         arm: subprocess.Popen(
-            [sys.executable, __file__, "--serve", arm],
+            [sys.executable, __file__, "--serve", arm, *(["--cold"] if options.cold else [])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
