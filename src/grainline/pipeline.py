@@ -29,7 +29,7 @@ from grainline.graph.passes import run_passes
 from grainline.importer.model import import_model
 from grainline.importer.proto import open_model
 from grainline.lower.lower import Backend, lower
-from grainline.plan.mma import PANEL, pack_panels
+from grainline.plan.panels import PANEL, pack_panels
 from grainline.plan.planner import plan
 from grainline.plan.target import Target, host_target
 from grainline.plan.types import PlanResult

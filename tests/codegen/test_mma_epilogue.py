@@ -11,7 +11,8 @@ from test_mma_kernels import Kernel, plans_of
 
 from grainline.base.dims import Expr, symbol
 from grainline.base.dtypes import BOOL, F32, I64
-from grainline.plan.mma import Realisation, pack_panels
+from grainline.plan.mma import Realisation
+from grainline.plan.panels import pack_panels
 from grainline.tile.build import ProgramBuilder, Value
 from grainline.tile.interp import interpret
 from grainline.tile.ir import Axis, TileProgram

@@ -15,7 +15,7 @@ from grainline.base.dims import Expr, evaluate, symbol
 from grainline.base.dtypes import F32
 from grainline.codegen.kernel import emit
 from grainline.codegen.llvm import LinkedObject, compile_object, link_object
-from grainline.plan.mma import pack_panels
+from grainline.plan.panels import pack_panels
 from grainline.plan.planner import plan
 from grainline.plan.target import Target, host_target
 from grainline.plan.types import Plan

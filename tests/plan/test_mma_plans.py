@@ -10,7 +10,8 @@ import pytest
 
 from grainline.base.dims import evaluate, symbol
 from grainline.base.dtypes import F32, F64
-from grainline.plan.mma import PANEL, MmaRefusal, Product, describe, pack_panels, range_panels
+from grainline.plan.mma import MmaRefusal, Product, describe, range_panels
+from grainline.plan.panels import PANEL, pack_panels
 from grainline.plan.planner import plan
 from grainline.plan.target import Target
 from grainline.plan.types import Plan, PlanError

@@ -9,9 +9,12 @@ import threading
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from grainline.codegen import cache, llvm
-from grainline.codegen.kernel import EMITTER_VERSION, EmittedKernel
+
+if TYPE_CHECKING:
+    from grainline.codegen.kernel import EmittedKernel
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +88,7 @@ def saved_kernel(symbol: str, name: str, store: cache.ObjectCache) -> Kernel | N
 
 def entry_name(item: EmittedKernel) -> str:
     """The cache entry of a kernel's object."""
-    return cache.key(item.text, item.target, EMITTER_VERSION)
+    return cache.key(item.text, item.target, item.emitter_version)
 
 
 def live_kernels() -> int:

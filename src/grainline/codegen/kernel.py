@@ -37,6 +37,7 @@ class EmittedKernel:
     words: tuple[Expr, ...]
     target: Target
     facts: Mapping[str, object] = field(default_factory=dict)
+    emitter_version: int = EMITTER_VERSION
 
 
 def emit(plan: Plan) -> EmittedKernel:

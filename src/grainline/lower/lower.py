@@ -40,8 +40,8 @@ Extent = int | Expr
 
 @dataclass(frozen=True)
 class Backend:
-    """`plan(program)` gives the kernel key and the variants in the program's symbols; `pack` packs a [K, N] matrix
-    into column panels of width `panel`."""
+    """`plan(program)` gives the kernel key and the variants in the program's symbols; `pack` packs a [1..., K, N]
+    matrix into column panels of width `panel`."""
 
     plan: Callable[[TileProgram], tuple[str, tuple[Variant, ...]]]
     pack: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
@@ -394,18 +394,12 @@ class _Lowering:
                 value.dtype,
                 (panels, rows, width),
                 constant.load,
-                pack=partial(_packed, self.backend.pack, rows, columns),
+                pack=self.backend.pack,
                 identity=constant.identity,
                 layout=f"panels{width}",
             )
             self.packed[value.name] = Place(slot, value.dtype, lay.dense((panels, rows, width)))
         return self.packed[value.name]
-
-
-def _packed(
-    pack: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]], rows: int, columns: int, array: np.ndarray[Any, Any]
-) -> np.ndarray[Any, Any]:
-    return pack(array.reshape(rows, columns))
 
 
 def _call_host(node: Node, *arguments: Any) -> tuple[Any, ...]:

@@ -14,14 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from grainline.base.dims import Expr, ceil_div, maximum
 from grainline.base.dims import product as extent_product
 from grainline.base.dtypes import F32
 from grainline.plan.cost import launch_cost
 from grainline.plan.legal import LOCAL_RULES
+from grainline.plan.panels import PANEL
 from grainline.plan.row_schedule import schedule_rows
 from grainline.plan.target import Target
 from grainline.plan.types import LOCAL, MMA, Candidate, Mapping, Plan, PlanError, PlannerOptions, PlanResult
@@ -50,7 +48,6 @@ def row_mapping(n: Axis) -> Mapping:
     return Mapping(LOCAL, n, 16, 2)
 
 
-PANEL = REGISTER_TILES["avx2"].n
 STRIP_ROWS = REGISTER_TILES["avx2"].m
 
 
@@ -435,15 +432,3 @@ def _plan(product: Product, target: Target, chosen: Realisation) -> Plan:
         signature=f"{MMA} k-order, rows {row_mapping(product.n)}",
         reason=str(chosen),
     )
-
-
-def pack_panels(matrix: NDArray[np.float32], panel: int = PANEL) -> NDArray[np.float32]:
-    """Packs f32[K, N] (any strides) as f32[ceil(N/panel), K, panel], the last panel padded with zeros; a new array."""
-    k, n = matrix.shape
-    whole = n // panel
-    packed = np.empty((-(-n // panel), k, panel), np.float32)
-    packed[:whole] = matrix[:, : whole * panel].reshape(k, whole, panel).transpose(1, 0, 2)
-    if whole < len(packed):
-        packed[whole, :, : n - whole * panel] = matrix[:, whole * panel :]
-        packed[whole, :, n - whole * panel :] = 0.0
-    return packed

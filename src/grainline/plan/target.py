@@ -6,7 +6,6 @@ import hashlib
 import os
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.metadata import version
 from pathlib import Path
 
 VECTOR_FEATURES = ("avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512cd")
@@ -68,6 +67,8 @@ def _ask_llvm() -> tuple[str, str]:
 
 def _processor_identity() -> str:
     """A hash of the processor's description and LLVM's version; empty when the system does not describe it."""
+    from importlib.metadata import version  # 50 ms, and rarely needed
+
     lines = [line for line in _cpuinfo() if line.split("\t", 1)[0].strip() in IDENTITY_FIELDS]
     if not lines:
         return ""
