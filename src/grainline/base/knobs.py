@@ -99,6 +99,13 @@ OMP_NUM_THREADS = Knob(
     "The usual bound on threads; honoured as the default where neither an option nor GRAINLINE_NUM_THREADS is set.",
     _first_of_list,
 )
+ORT_NUM_THREADS = Knob(
+    "ORT_INTRA_OP_NUM_THREADS",
+    "integer >= 0",
+    0,
+    "onnxruntime's bound on threads; honoured behind OMP_NUM_THREADS, so that a deployment keeps its limit.",
+    _integer_at_least(0),
+)
 CACHE = Knob(
     "GRAINLINE_CACHE",
     "flag (0 or 1)",
@@ -154,6 +161,7 @@ ENABLE_DYNAMIC_SHAPE_MULTI_STREAM = Knob(
 ALL: tuple[Knob[Any], ...] = (
     NUM_THREADS,
     OMP_NUM_THREADS,
+    ORT_NUM_THREADS,
     CACHE,
     CACHE_DIR,
     DEBUG,
@@ -198,8 +206,9 @@ class Options:
 
 
 def thread_budget(threads: int | None, environ: Mapping[str, str] | None = None) -> int:
-    """Option, then GRAINLINE_NUM_THREADS, then OMP_NUM_THREADS, then 0: all that affinity and quota allow."""
-    return threads or NUM_THREADS.read(environ) or OMP_NUM_THREADS.read(environ)
+    """Option, then the environment's bounds in the order they are declared, then 0: all that affinity and quota allow."""
+    bounds = (NUM_THREADS, OMP_NUM_THREADS, ORT_NUM_THREADS)
+    return threads or next((bound for knob in bounds if (bound := knob.read(environ))), 0)
 
 
 def is_multi_worker(environ: Mapping[str, str] | None = None) -> bool:
