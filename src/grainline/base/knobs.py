@@ -206,7 +206,7 @@ class Options:
 
 
 def thread_budget(threads: int | None, environ: Mapping[str, str] | None = None) -> int:
-    """Option, then the environment's bounds in the order they are declared, then 0: all that affinity and quota allow."""
+    """Option, then the environment's bounds as they are declared, then 0: all that affinity and quota allow."""
     bounds = (NUM_THREADS, OMP_NUM_THREADS, ORT_NUM_THREADS)
     return threads or next((bound for knob in bounds if (bound := knob.read(environ))), 0)
 
