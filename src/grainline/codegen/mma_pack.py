@@ -20,7 +20,7 @@ _STEP = 4
 
 def pack_a_function(kernel: KernelText, form: TileForm) -> None:
     """`void @pack_a(args, source, target, rows)`: target[k][6] = source rows; overwrites 2 floats after the end."""
-    w = kernel.internal("pack_a", [("ptr", "source"), ("ptr", "target"), ("i64", "rows")])
+    w = kernel.internal(f"{form.prefix}pack_a", [("ptr", "source"), ("ptr", "target"), ("i64", "rows")])
     last, k = w.add("%rows", "-1"), w.extent(form.product.k.extent)
     stride = w.extent(form.a_row_stride)
     rows = [w.at("%source", w.mul(stride, w.smaller(str(r), last))) for r in range(STRIP_ROWS)]
@@ -60,7 +60,7 @@ def _transposed(w: Writer, addresses: list[str]) -> list[Reg]:
 
 def pack_b_function(kernel: KernelText, form: TileForm) -> None:
     """`void @pack_b(args, source, target, first)`: target[panel][k][16] for the panels from `first` on."""
-    w = kernel.internal("pack_b", [("ptr", "source"), ("ptr", "target"), ("i64", "first")])
+    w = kernel.internal(f"{form.prefix}pack_b", [("ptr", "source"), ("ptr", "target"), ("i64", "first")])
     product = form.product
     access = linear_access(product.b)
     n, k = w.extent(product.n.extent), w.extent(product.k.extent)

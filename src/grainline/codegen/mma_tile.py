@@ -27,13 +27,15 @@ class TileForm:
     """What the register tile of one kernel looks like.
 
     packs_a: A arrives as [k][6], else as rows (one row is always read in place). to_strip: finished columns go to a
-    strip in scratch whose rows are padded to whole panels; else the register epilogue runs.
+    strip in scratch whose rows are padded to whole panels; else the register epilogue runs. prefix: starts the names
+    of the functions of this product, where a kernel has two.
     """
 
     product: Product
     packs_a: bool
     to_strip: bool
     a_row_stride: int | Expr
+    prefix: str = ""
 
     def pointers(self) -> tuple[str, ...]:
         count = 1 if self.to_strip else len(streams_of(self.product))
@@ -54,7 +56,7 @@ class TileForm:
 
 def tile_function(kernel: KernelText, form: TileForm, rows: int) -> None:
     """`void @tile<rows>(args, a, b, brow, bpanel, cols, ldc, streams...)`: all of `cols` columns for `rows` rows."""
-    w = kernel.internal(f"tile{rows}", form.parameters())
+    w = kernel.internal(f"{form.prefix}tile{rows}", form.parameters())
     panels = PANELS_TOGETHER[w.lanes][rows]
     last = w.binary("ashr", w.add("%cols", "-1"), "4")
     a_rows = _row_bases(w, form, rows)
@@ -174,7 +176,7 @@ def _ragged_group(w: Writer, form: TileForm, rows: int, column: str, accumulator
 
     def panel(at: str) -> None:
         tile = w.at(spill, w.mul(w.sub(at, column), str(rows)))
-        w.function.do(f"call void @edge(ptr %args, ptr {tile}, i64 {rows}, i64 {at}, i64 %cols{streams})")
+        w.function.do(f"call void @{form.prefix}edge(ptr %args, ptr {tile}, i64 {rows}, i64 {at}, i64 %cols{streams})")
 
     w.loop(column, "%cols", PANEL, panel)
 
@@ -183,7 +185,7 @@ def edge_function(kernel: KernelText, form: TileForm) -> None:
     """`void @edge(args, tile, rows, column, cols, streams...)`: the epilogue of one spilled panel, masked to `cols`."""
     streams = [("ptr", name[1:]) for name in form.pointers()]
     fixed = [("ptr", "tile"), ("i64", "rows"), ("i64", "column"), ("i64", "cols")]
-    w = kernel.internal("edge", fixed + streams)
+    w = kernel.internal(f"{form.prefix}edge", fixed + streams)
     epilogue = RegisterEpilogue(w, form.product, form.pointers())
     left = w.sub("%cols", "%column")
     masks = [w.first_lanes(w.sub(left, str(part * w.lanes))) for part in range(w.parts)]
