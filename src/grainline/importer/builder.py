@@ -58,6 +58,7 @@ class Builder:
         self.contents: dict[str, Content] = {}
         self.guards: list[Guard] = []
         self.replacements: dict[Sym | Op, Extent] = {}
+        self._sizes: set[Extent] = set()
         self.stem = ""
         self.node_name = ""
         self._names: set[str] = {""}
@@ -119,6 +120,7 @@ class Builder:
     def emit(self, op: str, inputs: Iterable[Value], dtype: DType, shape: Sequence[Extent], **attributes: Any) -> Value:
         """Appends a node with one output."""
         final = tuple(extents.apply_all(d, self.replacements) for d in shape)
+        self.note_sizes(final)
         output = Value(self.fresh(f"{self.stem}~{op}"), dtype, final)
         self.nodes.append(Node(op, tuple(inputs), (output,), attributes, self.node_name))
         return output
@@ -170,6 +172,14 @@ class Builder:
             return None
         data = self.static(value)
         return None if data is None else objects(data.tolist(), data.shape)
+
+    def note_sizes(self, shape: Iterable[Extent]) -> None:
+        """Extents of a tensor that exists are not negative, whatever their expressions allow."""
+        self._sizes.update(extent for extent in shape if isinstance(extent, Expr))
+
+    def is_size(self, extent: Extent) -> bool:
+        """Whether the extent is at least 0 in every run that gets as far as using it."""
+        return extents.is_nonnegative(extent) or extent in self._sizes
 
     def shape(self, value: Value) -> Shape:
         """The value's shape; Decline when even the rank is unknown."""

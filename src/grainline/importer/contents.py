@@ -166,7 +166,9 @@ def cast(b: Builder, call: Call) -> Found:
     return [(objects(items, data.shape), to)]
 
 
-def pointwise(function: Callable[..., Any], result: DType | None = None) -> Callable[[Builder, Call], Found]:
+def pointwise(
+    function: Callable[..., Any], result: DType | None = None, proves: bool = False
+) -> Callable[[Builder, Call], Found]:
     def rule(b: Builder, call: Call) -> Found:
         if call.version < 7 and call.integer("broadcast", 0):
             raise Unknown
@@ -176,18 +178,19 @@ def pointwise(function: Callable[..., Any], result: DType | None = None) -> Call
             raise Unknown
         shape = np.broadcast_shapes(*[part.shape for part in parts])
         columns = [np.broadcast_to(part, shape).ravel() for part in parts]
-        return [(objects([function(*row) for row in zip(*columns, strict=True)], shape), dtype)]
+        items = [function(b, *row) if proves else function(*row) for row in zip(*columns, strict=True)]
+        return [(objects(items, shape), dtype)]
 
     return rule
 
 
-def _divide(a: Any, c: Any) -> Any:
+def _divide(b: Builder, a: Any, c: Any) -> Any:
     """Truncating division; of extents only where both signs are proved."""
     if isinstance(a, Expr) or isinstance(c, Expr):
         exact = None if isinstance(c, Expr) or c == 0 else dims.exact_div(a, c)
         if exact is not None:
             return exact
-        if not isinstance(c, int) or c <= 0 or not extents.is_nonnegative(a):
+        if not isinstance(c, int) or c <= 0 or not b.is_size(a):
             raise Unknown
         return dims.floordiv(a, c)
     if c == 0:
@@ -201,18 +204,18 @@ def _remainder(a: Any, c: Any) -> Any:
     return dims.mod(a, c)
 
 
-def _equal(a: Any, c: Any) -> bool:
+def _equal(b: Builder, a: Any, c: Any) -> bool:
     if isinstance(a - c, int):
         return bool(a == c)
-    if extents.is_nonnegative(a - c - 1) or extents.is_nonnegative(c - a - 1):
+    if b.is_size(a - c - 1) or b.is_size(c - a - 1):
         return False
     raise Unknown
 
 
-def _less(a: Any, c: Any) -> bool:
-    if extents.is_nonnegative(c - a - 1):
+def _less(b: Builder, a: Any, c: Any) -> bool:
+    if b.is_size(c - a - 1):
         return True
-    if extents.is_nonnegative(a - c):
+    if b.is_size(a - c):
         return False
     raise Unknown
 
@@ -231,8 +234,8 @@ def _extremum(pick: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     return fold
 
 
-def _absolute(a: Any) -> Any:
-    if isinstance(a, Expr) and not extents.is_nonnegative(a):
+def _absolute(b: Builder, a: Any) -> Any:
+    if isinstance(a, Expr) and not b.is_size(a):
         raise Unknown
     return a if isinstance(a, Expr) else abs(a)
 
@@ -306,16 +309,16 @@ TABLE: dict[str, Callable[[Builder, Call], Found]] = {
     "Sub": pointwise(operator.sub),
     "Mul": pointwise(operator.mul),
     "Neg": pointwise(operator.neg),
-    "Abs": pointwise(_absolute),
-    "Div": pointwise(_divide),
+    "Abs": pointwise(_absolute, proves=True),
+    "Div": pointwise(_divide, proves=True),
     "Mod": pointwise(_remainder),
     "Min": pointwise(_extremum(extents.minimum)),
     "Max": pointwise(_extremum(extents.maximum)),
-    "Equal": pointwise(_equal, BOOL),
-    "Less": pointwise(_less, BOOL),
-    "Greater": pointwise(lambda a, c: _less(c, a), BOOL),
-    "LessOrEqual": pointwise(lambda a, c: not _less(c, a), BOOL),
-    "GreaterOrEqual": pointwise(lambda a, c: not _less(a, c), BOOL),
+    "Equal": pointwise(_equal, BOOL, proves=True),
+    "Less": pointwise(_less, BOOL, proves=True),
+    "Greater": pointwise(lambda b, a, c: _less(b, c, a), BOOL, proves=True),
+    "LessOrEqual": pointwise(lambda b, a, c: not _less(b, c, a), BOOL, proves=True),
+    "GreaterOrEqual": pointwise(lambda b, a, c: not _less(b, a, c), BOOL, proves=True),
     "And": pointwise(_logical(operator.and_), BOOL),
     "Or": pointwise(_logical(operator.or_), BOOL),
     "Not": pointwise(lambda a: not a, BOOL),

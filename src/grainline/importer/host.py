@@ -2,7 +2,7 @@
 
 Only models that need a host node pay for importing onnx. Inference that fails is not an error of the model: the
 output's rank is then only known at run time, and the run decides. Extents that inference leaves open become
-run-time symbols. """
+run-time symbols."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from typing import Any
 from grainline.base.dims import symbol
 from grainline.base.dtypes import BOOL, F32, I64, DType
 from grainline.base.errors import ModelError
-from grainline.graph.ir import Value
+from grainline.graph.ir import Shape, Value
 from grainline.importer.builder import Builder
 from grainline.importer.call import GRAPH, GRAPHS, Call
 from grainline.importer.extents import Extent
 from grainline.importer.proto import messages
+from grainline.importer.spatial import closed_shape
 from grainline.importer.types import element_type, shape_from, type_proto
 
 #: operators of our own that onnx has no schema for
@@ -27,6 +28,7 @@ MICROSOFT = frozenset(
 #: shapes that inference may promise and a run may not keep
 UNTRUSTED = frozenset("If Loop Scan SequenceMap Optional SequenceAt OptionalGetElement".split())
 SMALL_INPUT = 1024
+TARGET_SHAPE_INPUT = {"Reshape": 1, "ConstantOfShape": 0}
 
 #: operators whose sub-graphs the graph interpreter runs; what others hold stays in their NodeProto
 WITH_SUBGRAPHS = frozenset("If Loop Scan SequenceMap".split())
@@ -88,6 +90,7 @@ def output_values(b: Builder, call: Call, schema: Any | None, hints: dict[str, t
     proto = node_proto(call)
     inferred = _infer(b, call, schema, proto) if schema is not None and call.op_type not in UNTRUSTED else {}
     known: dict[str, Extent] = {str(d): d for v in call.inputs if v is not None for d in v.shape or ()}
+    closed = closed_shape(b, call)
     values = []
     for index, name in enumerate(call.outputs):
         if not name:
@@ -95,9 +98,23 @@ def output_values(b: Builder, call: Call, schema: Any | None, hints: dict[str, t
             continue
         found = inferred.get(f"o{index}")
         dtype, kind = _type(call, schema, index, found, hints.get(name))
-        shape = shape_from(found, known, lambda: symbol(b.fresh_symbol("rt"))) if found is not None else None
+        shape = closed
+        if shape is None and found is not None:
+            shape = shape_from(found, known, lambda: symbol(b.fresh_symbol("rt")))
+        if shape is None:
+            shape = _of_known_rank(b, call)
+        b.note_sizes(shape or ())
         values.append(Value(b.fresh(name), dtype, shape if kind == "tensor" else None, kind))
     return values
+
+
+def _of_known_rank(b: Builder, call: Call) -> Shape | None:
+    """The output of an operator that is given its target shape has as many axes as that has elements."""
+    position = TARGET_SHAPE_INPUT.get(call.op_type)
+    target = call.optional(position) if position is not None and call.domain == "" else None
+    if target is None or target.shape is None or len(target.shape) != 1 or not isinstance(target.shape[0], int):
+        return None
+    return tuple(symbol(b.fresh_symbol("rt")) for _ in range(target.shape[0]))
 
 
 def _type(call: Call, schema: Any | None, index: int, found: Any, hint: tuple[DType, str] | None) -> tuple[DType, str]:

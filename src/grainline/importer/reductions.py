@@ -80,6 +80,19 @@ def log_sum_exp(b: Builder, x: Value, axes: tuple[int, ...]) -> Value:
     return b.binary("add", b.unary("log", b.reduce("sum", shifted, axes)), top)
 
 
+def global_pool(write: Write) -> Rule:
+    """Reduces every axis after batch and channels; they stay with extent 1."""
+
+    def rule(b: Builder, call: Call) -> list[Value | None]:
+        x = call.input(0)
+        only(x, F32)
+        if b.rank(x) < 2:
+            raise ModelError("a pool needs batch and channels", node=call.label, found=f"rank {b.rank(x)}")
+        return [write(b, x, tuple(range(2, b.rank(x))))]
+
+    return rule
+
+
 #: (domain, operator) -> rows of (first opset, rule); a row holds until the next one begins
 TABLE: dict[tuple[str, str], list[tuple[int, Rule]]] = {
     ("", "ReduceSum"): [(1, reduction(plain("sum"), *NUMBERS, since_input=13))],
@@ -91,5 +104,7 @@ TABLE: dict[tuple[str, str], list[tuple[int, Rule]]] = {
     ("", "ReduceL1"): [(1, reduction(l1, *NUMBERS))],
     ("", "ReduceL2"): [(1, reduction(l2, F32))],
     ("", "ReduceLogSum"): [(1, reduction(log_sum, F32))],
+    ("", "GlobalAveragePool"): [(1, global_pool(mean))],
+    ("", "GlobalMaxPool"): [(1, global_pool(plain("max")))],
     ("", "ReduceLogSumExp"): [(1, reduction(log_sum_exp, F32))],
 }

@@ -18,6 +18,7 @@ from grainline.importer.proto import OpenModel
 from grainline.importer.tensors import read_tensor
 
 Rule = Callable[[Builder, Call], list[Value | None]]
+Proof = Callable[[Extent], bool]
 
 #: types whose elements compiled code can move and convert
 MOVABLE = (F32, I32, I64, BOOL, U8, I8)
@@ -67,12 +68,14 @@ def reshape(b: Builder, call: Call) -> list[Value | None]:
         target: list[Extent] = list(call.integers("shape"))
     else:
         target = known(b, call, 1, "target shape")
-    shape = _reshaped(call, b.shape(x), target, bool(call.integer("allowzero", 0)))
+    shape = _reshaped(b, call, b.shape(x), target, bool(call.integer("allowzero", 0)))
     b.equate(product(b.shape(x)), product(shape), "a reshape changes the number of elements")
     return [b.reshape(x, shape)]
 
 
-def _reshaped(call: Call, source: Sequence[Extent], target: Sequence[Extent], allow_zero: bool) -> list[Extent]:
+def _reshaped(
+    b: Builder, call: Call, source: Sequence[Extent], target: Sequence[Extent], allow_zero: bool
+) -> list[Extent]:
     """0 copies (without allowzero), one -1 takes the rest; a symbolic entry is an extent as it stands."""
     shape: list[Extent] = []
     for axis, extent in enumerate(target):
@@ -87,7 +90,7 @@ def _reshaped(call: Call, source: Sequence[Extent], target: Sequence[Extent], al
             shape.append(source[axis])
         elif isinstance(extent, int) and extent < -1:
             raise ModelError("Reshape has a negative extent", node=call.label, found=extent)
-        elif not isinstance(extent, int) and not extents.is_nonnegative(extent):
+        elif not isinstance(extent, int) and not b.is_size(extent):
             raise Decline(f"the extent {extent} may be negative")
         else:
             shape.append(extent)
@@ -205,27 +208,28 @@ def slice_(b: Builder, call: Call) -> list[Value | None]:
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         if step == 0:
             raise ModelError("Slice has a step of 0", node=call.label)
-        first[axis], lengths[axis] = _span(shape[axis], start, end, step)
+        first[axis], lengths[axis] = _span(shape[axis], start, end, step, b.is_size)
         stride[axis] = step
     return [b.slice(x, first, lengths, stride)]
 
 
-def _span(extent: Extent, start: Extent, end: Extent, step: int) -> tuple[Extent, Extent]:
+def _span(
+    extent: Extent, start: Extent, end: Extent, step: int, is_size: Proof = extents.is_nonnegative
+) -> tuple[Extent, Extent]:
     """(first index, length) of start:end:step clamped to [0, extent)."""
     if step > 0:
-        begin, stop = _bound(extent, start, 0, extent), _bound(extent, end, 0, extent)
+        begin, stop = (_bound(extent, index, 0, extent, is_size) for index in (start, end))
         length = dims.ceil_div(extents.maximum(stop - begin, 0), step)
         return begin, length
-    last = extent - 1
-    begin, stop = _bound(extent, start, -1, last), _bound(extent, end, -1, last)
+    begin, stop = (_bound(extent, index, -1, extent - 1, is_size) for index in (start, end))
     length = dims.ceil_div(extents.maximum(begin - stop, 0), -step)
     return extents.maximum(begin, 0), length
 
 
-def _bound(extent: Extent, index: Extent, low: Extent, high: Extent) -> Extent:
+def _bound(extent: Extent, index: Extent, low: Extent, high: Extent, is_size: Proof) -> Extent:
     if isinstance(index, int) and abs(index) >= extents.FAR:
         return high if index > 0 else low
-    if not extents.is_nonnegative(index):
+    if not is_size(index):
         if not extents.is_nonnegative(-1 - index):
             raise Decline(f"the sign of the slice bound {index} is only known at run time")
         index = index + extent
@@ -278,7 +282,7 @@ def _split_lengths(b: Builder, call: Call, extent: Extent) -> list[Extent]:
         lengths = [max(min(piece, extent - piece * index), 0) for index in range(count)]
     if len(lengths) != count:
         raise ModelError("Split has another number of outputs", node=call.label, expected=len(lengths), found=count)
-    if not all(extents.is_nonnegative(length) for length in lengths):
+    if not all(b.is_size(length) for length in lengths):
         raise Decline("a part of Split may be negative")
     return lengths
 
@@ -306,7 +310,7 @@ def expand(b: Builder, call: Call) -> list[Value | None]:
     x = call.input(0)
     only(x, *MOVABLE)
     target = known(b, call, 1, "target shape")
-    if not all(extents.is_nonnegative(extent) for extent in target):
+    if not all(b.is_size(extent) for extent in target):
         raise Decline("an extent of the target may be negative")
     shape = b.broadcast(b.shape(x), tuple(target))
     return [b.expand(x, shape)]
@@ -320,7 +324,7 @@ def tile(b: Builder, call: Call) -> list[Value | None]:
         raise Decline("the first form of Tile is not compiled")
     shape = b.shape(x)
     repeats = known(b, call, 1, "number of repeats")
-    if len(repeats) != len(shape) or not all(extents.is_nonnegative(count) for count in repeats):
+    if len(repeats) != len(shape) or not all(b.is_size(count) for count in repeats):
         raise Decline("the repeats of Tile do not fit its input")
     pairs = list(zip(repeats, shape, strict=True))
     single = b.reshape(x, [extent for _, size in pairs for extent in (1, size)])
@@ -330,7 +334,7 @@ def tile(b: Builder, call: Call) -> list[Value | None]:
 
 def constant_of_shape(b: Builder, call: Call) -> list[Value | None]:
     target = known(b, call, 0, "shape")
-    if not all(extents.is_nonnegative(extent) for extent in target):
+    if not all(b.is_size(extent) for extent in target):
         raise Decline("an extent may be negative")
     if not call.has("value"):
         return [b.expand(b.literal(0.0, F32), target)]
@@ -367,7 +371,7 @@ def pad(b: Builder, call: Call) -> list[Value | None]:
         axes = axes_of(call, whole(known(b, call, 3, "axes"), "axes"), len(shape))
     if len(amounts) != 2 * len(axes):
         raise ModelError("Pad needs two amounts per axis", node=call.label, expected=2 * len(axes), found=len(amounts))
-    if not all(extents.is_nonnegative(amount) for amount in amounts):
+    if not all(b.is_size(amount) for amount in amounts):
         raise Decline("negative padding is not compiled")
     before: list[Extent] = [0] * len(shape)
     result = list(shape)

@@ -43,10 +43,12 @@ def declared(info: Any) -> Declared:
 
 
 def _dimension(dim: Any) -> int | str | None:
+    """A number, a name, or None; "?", "-1" and the like are no names and bind nothing together."""
     which = dim.WhichOneof("value")
     if which == "dim_value":
         return dim.dim_value if dim.dim_value >= 0 else None
-    return dim.dim_param or None if which == "dim_param" else None
+    name = dim.dim_param if which == "dim_param" else ""
+    return name if any(character.isalpha() for character in name) else None
 
 
 def type_proto(value: Value) -> Any:

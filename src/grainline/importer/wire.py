@@ -3,7 +3,7 @@
 Protobuf would copy every weight into its own memory, and once more for each reader. `split(data)` walks the outermost
 wire fields, cuts out the `raw_data` of large initialisers and `Constant` nodes, and gives the small rest, which
 protobuf parses, with the places of what was cut out. Whatever looks unusual is left to protobuf: then nothing is
-cut out. """
+cut out."""
 
 from __future__ import annotations
 

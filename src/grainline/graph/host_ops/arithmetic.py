@@ -97,7 +97,18 @@ def group_normalization(call: Any) -> list[Any]:
     return [(normal * wide[0] + wide[1]).astype(x.dtype)]
 
 
+def batch_normalization(call: Any) -> Any:
+    """With the stored statistics; the reference takes training mode for what older opsets do not say."""
+    if call.get("training_mode", 0) or call.version < 9 or len(call.node.outputs) > 1:
+        return NotImplemented
+    x, *parameters = call.arrays
+    scale, bias, mean, variance = (p.reshape(-1, *[1] * (x.ndim - 2)) for p in parameters)
+    deviation = np.sqrt(variance + variance.dtype.type(call.get("epsilon", 1e-5)))
+    return [((x - mean) / deviation * scale + bias).astype(x.dtype)]
+
+
 TABLE = {
+    ("", "BatchNormalization"): batch_normalization,
     ("", "GroupNormalization"): group_normalization,
     ("", "Add"): binary(np.add),
     ("", "Sub"): binary(np.subtract),
