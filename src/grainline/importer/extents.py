@@ -158,7 +158,7 @@ def _follows_from_min(a: Extent, b: Extent) -> bool:
 
 def replace_atom(extent: Extent, target: Atom, by: Extent) -> Extent:
     """The extent with every occurrence of the atom `target`, also inside other atoms, replaced."""
-    if isinstance(extent, int):
+    if isinstance(extent, int) or not _mentions(extent, target):
         return extent
     total: Extent = 0
     for monomial, coefficient in extent.terms:
@@ -167,6 +167,16 @@ def replace_atom(extent: Extent, target: Atom, by: Extent) -> Extent:
             part = part * _replaced(atom, target, by)
         total = total + part
     return total
+
+
+def _mentions(extent: Extent, target: Atom) -> bool:
+    if isinstance(extent, int):
+        return False
+    atoms = (atom for monomial, _ in extent.terms for atom in monomial)
+    return any(
+        atom == target or (isinstance(atom, Op) and (_mentions(atom.left, target) or _mentions(atom.right, target)))
+        for atom in atoms
+    )
 
 
 def _replaced(atom: Atom, target: Atom, by: Extent) -> Extent:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from grainline.base.dims import symbol
@@ -185,7 +186,7 @@ def _finished(
     graph = Graph(proto.name, inputs, outputs, tuple(b.nodes), constants, defaults, tuple(b.guards), info)
     if not b.replacements:
         return graph
-    changed = map_extents(graph, lambda extent: extents.apply_all(extent, b.replacements))
+    changed = map_extents(graph, cache(lambda extent: extents.apply_all(extent, b.replacements)))
     return replace(changed, guards=graph.guards)
 
 
