@@ -399,11 +399,11 @@ def test_a_forked_child_can_run_drop_and_make_sessions(two_outputs: bytes, tmp_p
     code = """
 import gc, os, sys, numpy as np, grainline
 x = np.ones((400, 3, 100), np.float32)
-s = [grainline.InferenceSession("m.onnx")]
+s = [grainline.InferenceSession(sys.argv[1])]
 s[0].run(None, {"x": x})
 def use(): assert s[0].run(None, {"x": x})[0].mean() == 3
 def drop(): s.clear(); gc.collect()
-def make(): assert grainline.InferenceSession("m.onnx").run(None, {"x": x})[0].mean() == 3
+def make(): assert grainline.InferenceSession(sys.argv[1]).run(None, {"x": x})[0].mean() == 3
 for step in (use, drop, make):
     pid = os.fork()
     if pid == 0:
@@ -411,7 +411,9 @@ for step in (use, drop, make):
     assert os.waitpid(pid, 0)[1] == 0, step.__name__
 use()
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "m.onnx"], capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
 
 

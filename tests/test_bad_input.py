@@ -366,9 +366,9 @@ def test_a_mutated_model_never_kills_the_process(model: Maker, tmp_path: Path) -
     proto.graph.initializer.append(weight)
     (tmp_path / "seed.onnx").write_bytes(proto.SerializeToString())
     code = """
-import random, warnings, numpy as np, grainline
+import random, sys, warnings, numpy as np, grainline
 warnings.simplefilter("ignore")
-seed = open("seed.onnx", "rb").read(); rng = random.Random(7)
+seed = open(sys.argv[1], "rb").read(); rng = random.Random(7)
 for _ in range(300):
     data = bytearray(seed)
     for _ in range(rng.randint(1, 4)):
@@ -378,5 +378,7 @@ for _ in range(300):
     except (grainline.GrainlineError, TypeError) as error:
         pass
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "seed.onnx"], capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr[-2000:]
