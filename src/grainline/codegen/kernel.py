@@ -43,9 +43,9 @@ class EmittedKernel:
 def emit(plan: Plan) -> EmittedKernel:
     """The kernel of a plan. Equal programs and plans give equal text."""
     if plan.mapping.kind == MMA:
-        from grainline.codegen.mma import emit_mma
+        from grainline.codegen.mma_chain import emit_products
 
-        return emit_mma(plan)
+        return emit_products(plan)
     module = ModuleText()
     f = module.function(PLACEHOLDER, "i32", PARAMETERS, "nounwind")
     arguments = Arguments(f, plan.program.views)

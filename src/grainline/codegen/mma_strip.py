@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from grainline.base.dims import symbol
+from grainline.base.dims import Expr, symbol
 from grainline.base.dtypes import I64
 from grainline.codegen.emit import Reg
 from grainline.codegen.evaluate import Evaluator
-from grainline.codegen.mma_text import KernelText
+from grainline.codegen.mma_text import KernelText, Writer
 from grainline.codegen.rows import RowBody
-from grainline.plan.mma import Realisation, epilogue_program, row_mapping, scratch_layout
+from grainline.plan.mma import Product, Realisation, epilogue_program, row_mapping, scratch_layout
 from grainline.plan.row_schedule import schedule_rows
-from grainline.tile.ir import Affine, Axis, Operation, Tile, TileProgram
+from grainline.tile.ir import Affine, Axis, Operation, Tile, TileProgram, View
 
 _RANGE_COLUMNS = symbol("columns of the block")
 
@@ -29,21 +29,51 @@ def rows_function(kernel: KernelText, plan: Realisation) -> None:
     fixed = [("ptr", "scratch"), ("ptr", "strip"), *(("i64", n) for n in ("first", "count", "column", "columns"))]
     w = kernel.internal("rows", [*fixed, *(("i64", f"x{i}") for i in range(len(product.batch)))], "i32")
     program, strip, row = epilogue_program(product, scratch.strip_row)
-    w.arguments.bind(strip, "%strip")
-    columns, coordinates = product.n, {axis: Reg(f"%x{i}", I64) for i, axis in enumerate(product.batch)}
+    columns, coordinates = product.n, _batch_coordinates(product)
     if product.offers_columns:
         start, columns = Axis("first column", 1), Axis("column", _RANGE_COLUMNS)
         program = _shifted(program, product.n, columns, start)
         coordinates[start] = Reg("%column", I64)
         w.arguments.bind_extent(_RANGE_COLUMNS, Reg("%columns", I64))
+    w.arguments.bind(strip, "%strip")
+    _each_row(w, program, columns, coordinates, (row, product.m), scratch.spills)
+
+
+def whole_rows_function(
+    kernel: KernelText, name: str, product: Product, rows: tuple[TileProgram, View, Axis], spills: int | Expr
+) -> None:
+    """`i32 @name(args, scratch, strip, first, count, batch coordinates...)`: the program `rows` on whole rows.
+
+    `rows` is (program of one row, view of the strip, axis of rows in the strip), as `epilogue_program` gives it.
+    """
+    fixed = [("ptr", "scratch"), ("ptr", "strip"), ("i64", "first"), ("i64", "count")]
+    w = kernel.internal(name, [*fixed, *(("i64", f"x{i}") for i in range(len(product.batch)))], "i32")
+    program, strip, row = rows
+    w.arguments.bind(strip, "%strip")
+    _each_row(w, program, product.n, _batch_coordinates(product), (row, product.m), spills)
+
+
+def _batch_coordinates(product: Product) -> dict[Axis, Reg]:
+    return {axis: Reg(f"%x{i}", I64) for i, axis in enumerate(product.batch)}
+
+
+def _each_row(
+    w: Writer,
+    program: TileProgram,
+    columns: Axis,
+    coordinates: dict[Axis, Reg],
+    rows: tuple[Axis, Axis],
+    spills: int | Expr,
+) -> None:
+    """The program for rows 0..count-1 of the strip; `rows` are the axes of the strip's and of the matrix' rows."""
     evaluator = Evaluator(w.function, program, w.arguments)
     evaluator.enter(coordinates)
-    spills, mapping = w.at("%scratch", w.extent(scratch.spills)), row_mapping(columns)
-    body = RowBody(evaluator, schedule_rows(program, columns), mapping.width, mapping.unroll, spills)
+    mapping, place = row_mapping(columns), w.at("%scratch", w.extent(spills))
+    body = RowBody(evaluator, schedule_rows(program, columns), mapping.width, mapping.unroll, place)
     body.prepare()
 
     def one(index: str) -> None:
-        evaluator.enter({row: Reg(index, I64), product.m: Reg(w.add("%first", index), I64)})
+        evaluator.enter({rows[0]: Reg(index, I64), rows[1]: Reg(w.add("%first", index), I64)})
         body.emit()
         evaluator.leave()
 

@@ -128,10 +128,10 @@ def describe(program: TileProgram) -> Product | MmaRefusal:
     epilogue = tuple(o for o in program.body if o is not mma and o is not a and o is not b)
     form = "registers" if all(is_register_op(o, n) for o in epilogue) else "strip"
     product = Product(program, mma, a, b, m, n, mma.axis, batch, b_form, epilogue, form)
-    return _refuse_epilogue(product) or product
+    return refuse_epilogue(product) or product
 
 
-def _refuse_epilogue(product: Product) -> MmaRefusal | None:
+def refuse_epilogue(product: Product) -> MmaRefusal | None:
     """What follows the product must be a legal row program over its columns."""
     if product.epilogue_form != "strip":
         return None
@@ -303,7 +303,7 @@ def scratch_layout(plan: Realisation) -> ScratchLayout:
     n, k = product.n.extent, product.k.extent
     padded = ceil_div(n, PANEL) * PANEL
     # Packing A stores whole vectors: up to 2 floats after the panel.
-    a_size = _align16(k * STRIP_ROWS + 2) if plan.packs_a else 0
+    a_size = align16(k * STRIP_ROWS + 2) if plan.packs_a else 0
     after_a = a_size * plan.strips_together
     after_b = after_a + (padded * k if plan.packs_b else 0)
     # One line more than the columns, so that the rows of a strip do not fall on the same cache sets.
@@ -337,7 +337,7 @@ def epilogue_program(product: Product, strip_row: int | Expr = 0) -> tuple[TileP
     return TileProgram(product.program.name, (*views, strip), roots, body), strip, row
 
 
-def _align16(extent: int | Expr) -> int | Expr:
+def align16(extent: int | Expr) -> int | Expr:
     return ceil_div(extent, 16) * 16
 
 

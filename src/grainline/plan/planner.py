@@ -24,9 +24,9 @@ def plan(program: TileProgram, target: Target, options: PlannerOptions = DEFAULT
     A symbol counts as TYPICAL_EXTENT when costs are compared: the signature must not depend on a run's extents.
     """
     if any(o.op == "mma" for o in program.body):
-        from grainline.plan.mma import plan_mma
+        from grainline.plan.mma_chain import plan_products
 
-        return plan_mma(program, target, options)
+        return plan_products(program, target, options)
     program = simplify(program)
     mappings, refusals = legal_mappings(program, target, options)
     if options.mapping:

@@ -1,0 +1,247 @@
+"""Chains of two products: (chain, plan) -> the LLVM IR of one kernel. The middle never leaves a home's scratch.
+
+Per batch element of a call both right operands are made ready once. Then groups of strips run: the first product into
+the strips of the scratch, the row-wise code on them in place, the second product from them to the results. The rows of
+a matrix are spread evenly over its strips, as for single products, and so are the chunks of B that strips share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from grainline.base.dims import Expr
+from grainline.base.dtypes import BOOL
+from grainline.codegen.emit import ModuleText, Reg
+from grainline.codegen.kernel import PLACEHOLDER, EmittedKernel, finished
+from grainline.codegen.mma import emit_mma
+from grainline.codegen.mma_epilogue import streams_of
+from grainline.codegen.mma_nest import Right, StripRows, address, call_tile, coordinates, pack_right, strip_count
+from grainline.codegen.mma_pack import pack_a_function, pack_b_function
+from grainline.codegen.mma_strip import whole_rows_function
+from grainline.codegen.mma_text import KernelText, Writer
+from grainline.codegen.mma_tile import TileForm, edge_function, tile_function
+from grainline.plan.mma import CHUNK_PANELS, STRIP_ROWS, Product
+from grainline.plan.mma_chain import Chain, ChainRealisation, ChainScratch, chain_scratch, stage_rows, strip_row
+from grainline.plan.panels import PANEL
+from grainline.plan.types import Plan
+from grainline.tile.access import linear_access
+from grainline.tile.ir import Axis
+
+# The argument word that differs between the realisations of a chain.
+BLOCK_STRIPS = "strips of a block"
+
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """One product of the chain and where its parts lie: offsets in floats of the scratch."""
+
+    number: int
+    product: Product
+    form: TileForm
+    packed_b: int | Expr
+    strips: int | Expr
+    spills: int | Expr
+    has_rows: bool
+
+    @property
+    def row(self) -> int | Expr:
+        """Distance of the finished rows."""
+        return strip_row(self.product.n)
+
+    def right(self) -> Right:
+        """The right operand as parameters of @strips."""
+        names = ("b", "brow", "bpanel", "columns", "tail")
+        return Right(*(f"%{name}{self.number}" for name in names))
+
+
+def emit_products(plan: Plan) -> EmittedKernel:
+    """The kernel of a plan with products: one, or a chain of two."""
+    chosen = plan.mapping.details
+    if not isinstance(chosen, ChainRealisation):
+        return emit_mma(plan)
+    chain, scratch = chosen.chain, chain_scratch(chosen)
+    kernel = KernelText(ModuleText(), chain.program.views, 16 if plan.target.has_avx512 else 8, {})
+    stages = _stages(chain, scratch)
+    _entry(kernel.entry(PLACEHOLDER), stages)
+    _Strips(kernel, chosen, stages, scratch).emit()
+    pack_a_function(kernel, stages[0].form)
+    for stage in stages:
+        _stage_functions(kernel, chain, stage)
+    own = {BLOCK_STRIPS: chosen.block_strips}
+    words = tuple(own[key] if isinstance(key, str) else key for key in kernel.numbers)
+    return finished(kernel.module.text, words, plan)  # type: ignore[arg-type]
+
+
+def _stages(chain: Chain, scratch: ChainScratch) -> tuple[_Stage, _Stage]:
+    first, second = (_stage(chain, scratch, number) for number in (0, 1))
+    return first, second
+
+
+def _stage(chain: Chain, scratch: ChainScratch, number: int) -> _Stage:
+    product = chain.stages[number]
+    to_strip = product.epilogue_form == "strip"
+    stride = linear_access(product.a).coefficient(product.m)
+    form = TileForm(product, number == 0, to_strip, stride, f"p{number}_")
+    assert product.mma.result is not None
+    has_rows = to_strip and not (number == 0 and chain.between.id == product.mma.result.id)
+    return _Stage(number, product, form, scratch.packed_b[number], scratch.strips[number], scratch.spills[number], has_rows)
+
+
+def _stage_functions(kernel: KernelText, chain: Chain, stage: _Stage) -> None:
+    for rows in range(1, STRIP_ROWS + 1):
+        tile_function(kernel, stage.form, rows)
+    pack_b_function(kernel, stage.form)
+    if not stage.form.to_strip:
+        edge_function(kernel, stage.form)
+    if stage.has_rows:
+        rows = stage_rows(chain, stage.product)
+        whole_rows_function(kernel, f"{stage.form.prefix}rows", stage.product, rows, stage.spills)
+
+
+def _entry(w: Writer, stages: tuple[_Stage, _Stage]) -> None:
+    """The entry function: the matrices of the range, each with its right operands ready to be read by strips."""
+    w.function.when(Reg(w.less("%begin", "%end"), BOOL), [], lambda: _matrices(w, stages))
+    w.function.do("ret i32 0")
+
+
+def _matrices(w: Writer, stages: tuple[_Stage, _Stage]) -> list[Reg]:
+    strips, unit = strip_count(w, stages[0].product), w.own_word(BLOCK_STRIPS)
+    blocks = w.divide(w.add(strips, w.sub(unit, "1")), unit)
+    after = w.add(w.divide(w.add("%end", "-1"), blocks), "1")
+
+    def matrix(number: str) -> None:
+        start = w.mul(number, blocks)
+        low = w.larger(w.sub("%begin", start), "0")
+        high = w.smaller(w.sub("%end", start), blocks)
+        _matrix(w, stages, number, w.mul(low, unit), w.smaller(w.mul(high, unit), strips))
+
+    w.loop(w.divide("%begin", blocks), after, 1, matrix)
+    return []
+
+
+def _matrix(w: Writer, stages: tuple[_Stage, _Stage], number: str, low: str, high: str) -> None:
+    """The strips low..high-1 of one batch element."""
+    first = stages[0].product
+    at = coordinates(w, first.batch, number)
+    operands = ["ptr %args", "ptr %scratch", f"ptr {address(w, first.a.view, linear_access(first.a), at)}"]
+    for stage in stages:
+        right = pack_right(w, stage.product, stage.form.prefix, stage.packed_b, at, w.sub(high, low))
+        operands += right.arguments()
+    operands += [f"i64 {low}", f"i64 {high}", *(f"i64 {at[axis]}" for axis in first.batch)]
+    w.call_or_leave("strips", operands)
+
+
+class _Strips:
+    """Emits `i32 @strips(args, scratch, a, first right operand, second right operand, low, high, coordinates...)`."""
+
+    def __init__(
+        self, kernel: KernelText, plan: ChainRealisation, stages: tuple[_Stage, _Stage], scratch: ChainScratch
+    ) -> None:
+        self.together = plan.strips_together
+        self.stages = stages
+        self.scratch = scratch
+        batch = plan.chain.first.batch
+        parameters = [("ptr", "scratch"), ("ptr", "a")]
+        parameters += [tuple(each.replace("%", "").split()) for s in stages for each in s.right().arguments()]  # type: ignore[misc]
+        parameters += [("i64", "low"), ("i64", "high"), *(("i64", f"x{i}") for i in range(len(batch)))]
+        self.w = kernel.internal("strips", parameters, "i32")
+        self.batch: dict[Axis, str] = {axis: f"%x{i}" for i, axis in enumerate(batch)}
+        self.rows = StripRows.of(self.w, plan.chain.first)
+
+    def emit(self) -> None:
+        w = self.w
+        w.loop("%low", "%high", self.together, lambda first: self._group(first))
+        w.function.do("ret i32 0")
+
+    def _group(self, first: str) -> None:
+        """Strips that share the chunks of both right operands."""
+        w = self.w
+        after = w.smaller(w.add(first, str(self.together)), "%high")
+
+        def each(body: Callable[[str, str], None]) -> None:
+            w.loop(first, after, 1, lambda strip: body(strip, w.sub(strip, first)))
+
+        each(self._pack_a)
+        for stage in self.stages:
+            self._product(stage, each, w.less(w.sub(after, first), "2"))
+            if stage.has_rows:
+                each(lambda strip, slot, stage=stage: self._finish_rows(stage, strip, slot))
+
+    def _product(self, stage: _Stage, each: Callable[[Callable[[str, str], None]], None], alone: str) -> None:
+        """One product of all strips of the group, chunk by chunk of its columns."""
+        w, right = self.w, stage.right()
+        # A strip alone takes all columns at once: only then may it have one or two rows, with wide groups.
+        step = w.choose(alone, w.larger(right.columns, "1"), str(CHUNK_PANELS * PANEL))
+
+        def chunk(at: str) -> None:
+            width = w.smaller(w.sub(right.columns, at), step)
+            start = w.at(right.base, w.mul(w.binary("lshr", at, "4"), right.panel_stride))
+            b = (start, right.row_stride, right.panel_stride)
+            each(lambda strip, slot: self._multiply(stage, strip, slot, b, at, width))
+
+        w.loop_by("0", right.columns, step, chunk)
+        if stage.product.b_form == "rows":
+            rest = w.sub(w.extent(stage.product.n.extent), right.columns)
+            tail = (right.tail, str(PANEL), "0")
+            each(lambda strip, slot: self._multiply(stage, strip, slot, tail, right.columns, rest))
+
+    def _multiply(
+        self, stage: _Stage, strip: str, slot: str, b: tuple[str, str, str], column: str, columns: str
+    ) -> None:
+        """Calls the tile function of the strip's row count for `columns` columns from `column` on."""
+        w = self.w
+        first, rows = self.rows.at(w, strip)
+        ldc = w.extent(stage.row) if stage.form.to_strip else "0"
+        left = self._left(stage, first, rows, slot)
+        arguments = f"ptr %args, ptr {left}, ptr {b[0]}, i64 {b[1]}, i64 {b[2]}, i64 {columns}, i64 {ldc}"
+        arguments += "".join(f", ptr {p}" for p in self._outputs(stage, first, slot, column))
+        call_tile(w, stage.form.prefix, rows, arguments)
+
+    def _left(self, stage: _Stage, first: str, rows: str, slot: str) -> str:
+        """The left rows of a strip: packed (a single row is read in place), or the finished strip before."""
+        w = self.w
+        if stage.number == 1:
+            return self._strip_slot(self.stages[0], slot)
+        return w.choose(w.less("1", rows), self._a_slot(slot), self._a_in_place(first), "ptr")
+
+    def _a_in_place(self, first: str) -> str:
+        return self.w.at("%a", self.w.mul(self.w.extent(self.stages[0].form.a_row_stride), first))
+
+    def _a_slot(self, slot: str) -> str:
+        w = self.w
+        start = w.at("%scratch", w.extent(self.scratch.packed_a))
+        return w.at(start, w.mul(w.extent(self.scratch.packed_a_size), slot))
+
+    def _pack_a(self, strip: str, slot: str) -> None:
+        w = self.w
+        first, rows = self.rows.at(w, strip)
+
+        def pack() -> list[Reg]:
+            operands = f"ptr {self._a_in_place(first)}, ptr {self._a_slot(slot)}, i64 {rows}"
+            w.function.do(f"call void @{self.stages[0].form.prefix}pack_a(ptr %args, {operands})")
+            return []
+
+        w.function.when(Reg(w.less("1", rows), BOOL), [], pack)
+
+    def _outputs(self, stage: _Stage, first: str, slot: str, column: str) -> list[str]:
+        """The pointers of the tile function at the strip's first row and `column`."""
+        w = self.w
+        if stage.form.to_strip:
+            return [w.at(self._strip_slot(stage, slot), column)]
+        at = {**self.batch, stage.product.m: first}
+        starts = [(s, address(w, s.operation.view, s.access, at)) for s in streams_of(stage.product)]
+        return [w.at(start, column) if s.spans_columns else start for s, start in starts]
+
+    def _strip_slot(self, stage: _Stage, slot: str) -> str:
+        w = self.w
+        start = w.at("%scratch", w.extent(stage.strips))
+        return w.at(start, w.mul(w.mul(w.extent(stage.row), str(STRIP_ROWS)), slot))
+
+    def _finish_rows(self, stage: _Stage, strip: str, slot: str) -> None:
+        """Runs the row-wise code on the finished rows of a strip."""
+        w = self.w
+        first, rows = self.rows.at(w, strip)
+        operands = ["ptr %args", "ptr %scratch", f"ptr {self._strip_slot(stage, slot)}", f"i64 {first}", f"i64 {rows}"]
+        operands += [f"i64 {name}" for name in self.batch.values()]
+        w.call_or_leave(f"{stage.form.prefix}rows", operands)
