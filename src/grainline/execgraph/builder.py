@@ -222,15 +222,19 @@ class GraphBuilder:
         infer = self._nodes[self._infer_inputs]
         infer["inputs"] = tuple(graph_input.slot for graph_input in self._inputs)
         infer["attributes"] = {"group": 0, "shapes": tuple(graph_input.shape for graph_input in self._inputs)}
-        containers = {name: tuple(map(self._node, ids)) for name, ids in self._containers.items()}
+        init, main, deinit = (tuple(map(self._node, self._containers[c])) for c in ("init", "main", "deinit"))
         graph = ExecuteGraph(
             self.name,
             tuple(self._inputs),
             tuple(self._outputs),
             tuple(self._slots),
-            **containers,
-            weights=tuple(self._weights),
-            host_ops=tuple(self._host_ops),
+            init,
+            main,
+            deinit,
+            tuple(self._weights),
+            tuple(self._host_ops),
+            tuple(self._guards),
+            tuple(self._limits.values()),
         )
         return graph if output_order is None else with_output_order(graph, tuple(output_order))
 

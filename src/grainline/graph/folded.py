@@ -23,7 +23,8 @@ class Folded:
 
     def __call__(self) -> np.ndarray[Any, Any]:
         arrays = [None if constant is None else constant.load() for constant in self.inputs]
-        result = np.ascontiguousarray(self._evaluate(arrays)).reshape(self.node.output.shape or ())
+        shape = tuple(int(extent) for extent in self.node.output.shape or ())  # type: ignore[arg-type]
+        result = np.ascontiguousarray(self._evaluate(arrays)).reshape(shape)
         result.setflags(write=False)
         return result
 
