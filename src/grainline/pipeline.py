@@ -12,16 +12,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from grainline import saved
-from grainline.base import dims
+from grainline.base import dims, log, progress
 from grainline.base.knobs import Options
 from grainline.codegen.cache import ObjectCache, open_cache
 from grainline.codegen.compile import compile_kernels, entry_name
 from grainline.codegen.kernel import EmittedKernel, emit
+from grainline.codegen.llvm import assembly
 from grainline.compiled import CompiledModel
 from grainline.execgraph.ir import Variant
 from grainline.graph.ir import Graph
@@ -43,26 +46,60 @@ def compile_model(source: Any, options: Options, spot: saved.Spot | None = None)
 
     ModelError when the model is not valid, UnsupportedError when something in it cannot run.
     """
-    opened = open_model(source)
-    return compile_graph(import_model(opened), options, spot, opened.data)
+    with step("import"):
+        opened = open_model(source)
+        imported = import_model(opened)
+    return compile_graph(imported, options, spot, opened.data)
 
 
 def compile_graph(
     imported: Graph, options: Options, spot: saved.Spot | None = None, data: memoryview | None = None
 ) -> CompiledModel:
     """The same from a compute graph whose weights lie in `data`."""
-    graph = run_passes(imported)
     store = open_cache(options.cache_dir) if options.cache else ObjectCache(None)
     kernels = KernelTable(host_target(store.folder))
-    lowered = lower(graph, Backend(kernels.plan, pack_panels, PANEL))
-    compiled = compile_kernels(kernels.emitted(), store)
-    addresses = {symbol: kernel.address for symbol, kernel in compiled.items()}
-    executor = ModelExecutor(lowered.graph, addresses, keep_alive=compiled, threads=options.threads or 0)
+    with step("passes"):
+        graph = run_passes(imported, after=show_graph)
+    with step("lower, plan and emit"):
+        lowered = lower(graph, Backend(kernels.plan, pack_panels, PANEL))
+    with step("compile"):
+        compiled = compile_kernels(kernels.emitted(), store)
     explanation = "\n".join([*lowered.notes, "", *kernels.explain()])
-    model = CompiledModel(imported.info, executor, explanation, data)
+    with step("pack and load"):
+        addresses = {symbol: kernel.address for symbol, kernel in compiled.items()}
+        executor = ModelExecutor(lowered.graph, addresses, keep_alive=compiled, threads=options.threads or 0)
+        model = CompiledModel(imported.info, executor, explanation, data)
     if spot is not None:
         saved.save(spot, model, {k.symbol: entry_name(k) for k in kernels.emitted()}, data)
     return model
+
+
+@contextmanager
+def step(name: str) -> Iterator[None]:
+    """Reports a step to whoever listens for progress, and its time at GRAINLINE_DEBUG=1."""
+    progress.report(name)
+    begin_ns = time.perf_counter_ns()
+    yield
+    log.debug(1, f"{name}: {(time.perf_counter_ns() - begin_ns) / 1e6:.1f} ms")
+
+
+def show_graph(name: str, graph: Graph) -> None:
+    """The graph after a pass, at GRAINLINE_DEBUG=2."""
+    if log.is_shown(2):
+        from grainline.graph.text import show
+
+        log.debug(2, f"after {name}:\n{show(graph)}")
+
+
+def show_kernel(program: TileProgram, result: PlanResult, kernels: tuple[EmittedKernel, ...]) -> None:
+    """A kernel on its way to machine code: program and plan at 3, LLVM IR at 4, assembly at 5."""
+    if not log.is_shown(3):
+        return
+    log.debug(3, f"{to_text(program)}\n{result.reason}")
+    for kernel in kernels:
+        log.debug(4, kernel.text)
+        if log.is_shown(5):
+            log.debug(5, assembly(kernel.text, kernel.target))
 
 
 @dataclass
@@ -81,6 +118,7 @@ class KernelTable:
             result = plan(shared, self.target)
             self.plans[key] = result
             self.kernels[key] = tuple(emit(chosen) for chosen in result.variants)
+            show_kernel(shared, result, self.kernels[key])
         back = {new: dims.symbol(old) for old, new in symbols.items()}
         variants = tuple(
             Variant(

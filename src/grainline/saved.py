@@ -24,6 +24,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from grainline.base import log
 from grainline.base.knobs import Options
 from grainline.codegen.cache import ObjectCache, open_cache
 from grainline.compiled import CompiledModel
@@ -60,7 +61,8 @@ class Spot:
 def open_or_compile(source: Any, options: Options) -> CompiledModel:
     """The saved model if there is one, else a fresh compilation, which is saved. Errors are those of the pipeline."""
     spot = locate(source, options)
-    found = None if spot is None else load(spot, options)
+    # Whoever wants to see the steps gets them run.
+    found = None if spot is None or log.is_shown(1) else load(spot, options)
     if found is not None:
         return found
     from grainline.pipeline import compile_model

@@ -6,6 +6,7 @@ comes before anything is folded, so that a table made of constants is never made
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from grainline.graph.ir import Graph
@@ -38,8 +39,12 @@ ORDER: tuple[Pass, ...] = (
 )
 
 
-def run_passes(graph: Graph, order: tuple[Pass, ...] = ORDER) -> Graph:
-    """The graph after every pass in order."""
+def run_passes(
+    graph: Graph, order: tuple[Pass, ...] = ORDER, after: Callable[[str, Graph], None] | None = None
+) -> Graph:
+    """The graph after every pass in order. `after(name, graph)` is called behind each."""
     for step in order:
         graph = step.run(graph)
+        if after is not None:
+            after(step.name, graph)
     return graph
