@@ -4,7 +4,7 @@
 
 computes the blocks begin..end-1. The whole loop nest is here: matrices of the batch, column ranges, strips of at most
 six rows. The rows of a matrix are spread evenly over its strips (8 rows are 4 + 4), because every strip streams all of
-B. Strips of one call travel in pairs: both read a chunk of B while it is in a near cache.
+B. Strips of one call travel in groups: all read a chunk of B while it is in a near cache, and fetch the next one.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from grainline.codegen.emit import ModuleText, Reg
 from grainline.codegen.kernel import PLACEHOLDER, EmittedKernel, finished
 from grainline.codegen.mma_epilogue import streams_of
 from grainline.codegen.mma_pack import pack_a_function, pack_b_function
+from grainline.codegen.mma_stream import THREE_ROW_PANELS, Columns, Share, chunk_panels, fetches_ahead, shares
 from grainline.codegen.mma_strip import rows_function
 from grainline.codegen.mma_text import KernelText, Writer
 from grainline.codegen.mma_tile import TileForm, edge_function, tile_function
 from grainline.plan.mma import (
-    CHUNK_PANELS,
     DIRECT_B_STRIPS,
     PANEL,
     STRIP_ROWS,
@@ -45,7 +45,8 @@ def emit_mma(plan: Plan) -> EmittedKernel:
     product = chosen.product
     kernel = KernelText(ModuleText(), product.program.views, 16 if plan.target.has_avx512 else 8, {})
     left = linear_access(product.a)
-    form = TileForm(product, chosen.packs_a, product.epilogue_form == "strip", left.coefficient(product.m))
+    stride, to_strip = left.coefficient(product.m), product.epilogue_form == "strip"
+    form = TileForm(product, chosen.packs_a, to_strip, stride, fetches_ahead=fetches_ahead(product))
     _Entry(kernel.entry(PLACEHOLDER), chosen, left).emit()
     _Strips(kernel, chosen, form).emit()
     for rows in range(1, STRIP_ROWS + 1):
@@ -202,7 +203,7 @@ class _Strips:
         if self.product.offers_columns:
             w.loop(w.divide("%low", self.strips), self._after_last_range(), 1, self._range)
         else:
-            self._groups("%low", "%high", "%b", "0", "%columns")
+            self._groups("%low", "%high", Columns("%b", "0", "%columns", "%columns"))
         w.function.do("ret i32 0")
 
     def _after_last_range(self) -> str:
@@ -217,19 +218,21 @@ class _Strips:
         high = w.smaller(w.sub("%high", start), self.strips)
         column = w.mul(number, width)
         b = w.at("%b", w.mul(w.extent(self.product.k.extent), column))
-        self._groups(low, high, b, column, w.smaller(w.sub("%columns", column), width))
+        left = w.sub("%columns", column)
+        reach = w.smaller(left, w.sub(w.mul(self._after_last_range(), width), column))
+        self._groups(low, high, Columns(b, column, w.smaller(left, width), reach))
 
-    def _groups(self, low: str, high: str, b: str, column: str, columns: str) -> None:
-        """Strips low..high-1 times `columns` columns of B at `b`, which start at `column` of the result."""
+    def _groups(self, low: str, high: str, run: Columns) -> None:
+        """Strips low..high-1 times a run of columns."""
         together = self.plan.strips_together
 
         def group(first: str) -> None:
             after = self.w.smaller(self.w.add(first, str(together)), high)
-            self._group(first, after, b, column, columns)
+            self._group(first, after, high, run)
 
         self.w.loop(low, high, together, group)
 
-    def _group(self, first: str, after: str, b: str, column: str, columns: str) -> None:
+    def _group(self, first: str, after: str, high: str, run: Columns) -> None:
         """Strips that share the chunks of B."""
         w = self.w
 
@@ -238,23 +241,32 @@ class _Strips:
 
         if self.plan.packs_a:
             each(self._pack_a)
-        # A strip alone takes all columns at once: only then may it have one or two rows, with wide groups.
-        alone = w.less(w.sub(after, first), "2")
-        step = w.choose(alone, w.larger(columns, "1"), str(CHUNK_PANELS * PANEL))
+        step = self._chunk_columns(w.sub(after, first), run.count)
+        share = shares(w, self.product, run, (first, after, high), step) if self.form.fetches_ahead else None
 
         def chunk(at: str) -> None:
-            width = w.smaller(w.sub(columns, at), step)
-            start = w.at(b, w.mul(w.binary("lshr", at, "4"), "%bpanel"))
+            width = w.smaller(w.sub(run.count, at), step)
+            start = w.at(run.b, w.mul(w.binary("lshr", at, "4"), "%bpanel"))
             right = (start, "%brow", "%bpanel")
-            each(lambda strip, slot: self._multiply(strip, slot, right, w.add(column, at), width))
+            column = w.add(run.start, at)
+            each(lambda strip, slot: self._multiply(strip, slot, right, column, width, share and share(slot, at)))
 
-        w.loop_by("0", columns, step, chunk)
+        w.loop_by("0", run.count, step, chunk)
         if self.product.b_form == "rows":
             rest = w.sub(w.extent(self.product.n.extent), "%columns")
             tail = ("%tail", str(PANEL), "0")
             each(lambda strip, slot: self._multiply(strip, slot, tail, "%columns", rest))
         if self.form.to_strip:
-            each(lambda strip, slot: self._finish_rows(strip, slot, column, columns))
+            each(lambda strip, slot: self._finish_rows(strip, slot, run.start, run.count))
+
+    def _chunk_columns(self, strips: str, columns: str) -> str:
+        """Columns of a chunk that `strips` strips share."""
+        w = self.w
+        panels = chunk_panels(self.product)
+        # Only one strip alone may have one or two rows, with wide groups: it takes all columns at once.
+        wide = str(-(-panels // THREE_ROW_PANELS) * THREE_ROW_PANELS * PANEL)
+        shared = w.choose(w.less(self.rows_each, "4"), wide, str(panels * PANEL))
+        return w.choose(w.less(strips, "2"), w.larger(columns, "1"), shared)
 
     def _rows_of(self, strip: str) -> tuple[str, str]:
         """(first row, rows) of a strip: the first `longer` strips have one row more."""
@@ -283,7 +295,9 @@ class _Strips:
 
         w.function.when(Reg(w.less("1", rows), BOOL), [], pack)
 
-    def _multiply(self, strip: str, slot: str, b: tuple[str, str, str], column: str, columns: str) -> None:
+    def _multiply(
+        self, strip: str, slot: str, b: tuple[str, str, str], column: str, columns: str, share: Share | None = None
+    ) -> None:
         """Calls the tile function of the strip's row count for `columns` columns from `column` on."""
         w = self.w
         first, rows = self._rows_of(strip)
@@ -293,7 +307,7 @@ class _Strips:
         ldc = w.extent(self.scratch.strip_row) if self.form.to_strip else "0"
         arguments = f"ptr %args, ptr {a}, ptr {b[0]}, i64 {b[1]}, i64 {b[2]}, i64 {columns}, i64 {ldc}"
         arguments += "".join(f", ptr {p}" for p in self._outputs(first, slot, column))
-        self._switch(rows, arguments)
+        self._switch(rows, arguments + (share.arguments() if share else ""))
 
     def _outputs(self, first_row: str, slot: str, column: str) -> list[str]:
         """The pointers of the tile function at the strip's first row and `column`."""

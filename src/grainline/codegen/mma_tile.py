@@ -14,6 +14,7 @@ from grainline.base.dims import Expr
 from grainline.base.dtypes import F32, I64
 from grainline.codegen.emit import Reg, constant
 from grainline.codegen.mma_epilogue import RegisterEpilogue, streams_of
+from grainline.codegen.mma_stream import FETCHING_ROWS, Share, fetch, group_share
 from grainline.codegen.mma_text import KernelText, Writer
 from grainline.plan.mma import PANEL, STRIP_ROWS, Product
 
@@ -28,7 +29,8 @@ class TileForm:
 
     packs_a: A arrives as [k][6], else as rows (one row is always read in place). to_strip: finished columns go to a
     strip in scratch whose rows are padded to whole panels; else the register epilogue runs. prefix: starts the names
-    of the functions of this product, where a kernel has two.
+    of the functions of this product, where a kernel has two. fetches_ahead: the functions take the lines that they
+    fetch for later.
     """
 
     product: Product
@@ -36,6 +38,7 @@ class TileForm:
     to_strip: bool
     a_row_stride: int | Expr
     prefix: str = ""
+    fetches_ahead: bool = False
 
     def pointers(self) -> tuple[str, ...]:
         count = 1 if self.to_strip else len(streams_of(self.product))
@@ -51,11 +54,12 @@ class TileForm:
 
     def parameters(self) -> list[tuple[str, str]]:
         fixed = [("ptr", "a"), ("ptr", "b"), ("i64", "brow"), ("i64", "bpanel"), ("i64", "cols"), ("i64", "ldc")]
-        return fixed + [("ptr", name[1:]) for name in self.pointers()]
+        ahead = [("ptr", "ahead"), ("i64", "pace")] if self.fetches_ahead else []
+        return fixed + [("ptr", name[1:]) for name in self.pointers()] + ahead
 
 
 def tile_function(kernel: KernelText, form: TileForm, rows: int) -> None:
-    """`void @tile<rows>(args, a, b, brow, bpanel, cols, ldc, streams...)`: all of `cols` columns for `rows` rows."""
+    """`void @tile<rows>(args, a, b, brow, bpanel, cols, ldc, streams..., ahead, pace)`: `cols` columns for `rows` rows."""
     w = kernel.internal(f"{form.prefix}tile{rows}", form.parameters())
     panels = PANELS_TOGETHER[w.lanes][rows]
     last = w.binary("ashr", w.add("%cols", "-1"), "4")
@@ -63,7 +67,10 @@ def tile_function(kernel: KernelText, form: TileForm, rows: int) -> None:
 
     def group(column: str) -> None:
         numbers, bases = _panel_bases(w, form, rows, column, last)
-        accumulators = _contract(w, form, a_rows, bases)
+        share = None
+        if form.fetches_ahead and rows >= FETCHING_ROWS:
+            share = group_share(w, form.product.k.extent, column, panels)
+        accumulators = _contract(w, form, a_rows, bases, share)
         if form.to_strip:
             _store_to_strip(w, rows, numbers, accumulators)
         else:
@@ -89,14 +96,14 @@ def _panel_bases(w: Writer, form: TileForm, rows: int, column: str, last: str) -
     return numbers, [w.at("%b", w.mul(distance, number)) for number in numbers]
 
 
-def _contract(w: Writer, form: TileForm, a_rows: list[str], bases: list[str]) -> list[Reg]:
+def _contract(w: Writer, form: TileForm, a_rows: list[str], bases: list[str], share: Share | None) -> list[Reg]:
     """Emits the contraction and returns the accumulators, numbered [panel][row][vector of the panel]."""
     extent = form.product.k.extent
     accumulators = [constant(0.0, F32, w.lanes)] * (len(a_rows) * w.parts * len(bases))
 
     def run(start: str, stop: str, unroll: int, initial: list[Reg]) -> list[Reg]:
         def steps(k: Reg, carried: list[Reg]) -> list[Reg]:
-            return _k_steps(w, form, a_rows, bases, carried, k.text, unroll)
+            return _k_steps(w, form, (a_rows, bases, share), carried, k.text, unroll)
 
         return w.function.loop(Reg(start, I64), Reg(stop, I64), unroll, initial, steps)
 
@@ -105,15 +112,20 @@ def _contract(w: Writer, form: TileForm, a_rows: list[str], bases: list[str]) ->
     whole = w.round_down(w.extent(extent), unroll)
     accumulators = run("0", whole, unroll, accumulators)
     if isinstance(extent, int):
-        return _k_steps(w, form, a_rows, bases, accumulators, whole, extent % unroll)
+        return _k_steps(w, form, (a_rows, bases, share), accumulators, whole, extent % unroll)
     return run(whole, w.extent(extent), 1, accumulators)
 
 
 def _k_steps(
-    w: Writer, form: TileForm, a_rows: list[str], bases: list[str], accumulators: Sequence[Reg], k: str, count: int
+    w: Writer,
+    form: TileForm,
+    reads: tuple[list[str], list[str], Share | None],
+    accumulators: Sequence[Reg],
+    k: str,
+    count: int,
 ) -> list[Reg]:
-    """`count` consecutive steps of k from `k`, straight-line."""
-    current = list(accumulators)
+    """`count` consecutive steps of k from `k`, straight-line; `reads` are rows of A, panels of B, lines for later."""
+    current, (a_rows, bases, share) = list(accumulators), reads
     if count == 0:
         return current
     rows, b_row = len(a_rows), form.b_row()
@@ -121,6 +133,8 @@ def _k_steps(
     a_starts = [w.at(row, w.mul(k, str(a_step))) for row in a_rows]
     b_starts = [w.at(base, w.mul(k, b_row)) for base in bases]
     for step in range(count):
+        if share is not None:
+            fetch(w, share, k, step)
         scalars = [w.function.splat(w.load_scalar(w.at(a, str(step * a_step))), w.lanes) for a in a_starts]
         for j, start in enumerate(b_starts):
             row = w.at(start, w.mul(b_row, str(step)))
