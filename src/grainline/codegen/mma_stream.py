@@ -98,8 +98,8 @@ def group_share(w: Writer, k_extent: int | Expr, column: str, panels: int) -> Sh
 
 
 def fetch(w: Writer, share: Share, k: str, step: int) -> None:
-    """Fetches into the second level what belongs to step k + `step`."""
+    """Fetches what belongs to step k + `step`. Far from the first level: that one holds the rows of A."""
     offset = w.mul(w.add(k, str(step)), share.pace)
     address = w.function.pointer(share.start, Reg(offset, I64), 1)
     w.module.declare("void @llvm.prefetch.p0(ptr, i32, i32, i32)")
-    w.function.do(f"call void @llvm.prefetch.p0(ptr {address}, i32 0, i32 2, i32 1)")
+    w.function.do(f"call void @llvm.prefetch.p0(ptr {address}, i32 0, i32 1, i32 1)")

@@ -59,7 +59,7 @@ class TileForm:
 
 
 def tile_function(kernel: KernelText, form: TileForm, rows: int) -> None:
-    """`void @tile<rows>(args, a, b, brow, bpanel, cols, ldc, streams..., ahead, pace)`: `cols` columns for `rows` rows."""
+    """`void @tile<rows>(args, a, b, brow, bpanel, cols, ldc, streams..., ahead, pace)`: `rows` rows, `cols` columns."""
     w = kernel.internal(f"{form.prefix}tile{rows}", form.parameters())
     panels = PANELS_TOGETHER[w.lanes][rows]
     last = w.binary("ashr", w.add("%cols", "-1"), "4")
