@@ -88,7 +88,20 @@ def shift(function: Callable[[Array, Array], Array]) -> Callable[[Array, Array],
 
 
 def cast(node: Node, arrays: list[Array], env: Env) -> Array:
-    return arrays[0].astype(BY_NAME[node.attributes["to"]].numpy)
+    """NumPy's conversion; a float outside an integer type gives the nearest end of it, NaN gives 0."""
+    x, to = arrays[0], BY_NAME[node.attributes["to"]]
+    if to.is_integer and node.inputs[0].dtype.is_float:
+        return _saturating(x.astype(np.float64), to.numpy)
+    return x.astype(to.numpy)
+
+
+def _saturating(x: Array, to: np.dtype[Any]) -> Array:
+    limits = np.iinfo(to)
+    end = float(limits.max) + (1.0 if to.itemsize < 8 else 0.0)  # the first float above the type
+    inside = (x > float(limits.min) - 1.0) & (x < end)
+    whole = np.where(inside, x, 0.0).astype(to)
+    whole = np.where(x >= end, limits.max, whole)
+    return np.where(x <= float(limits.min), limits.min, whole).astype(to)
 
 
 _REDUCTIONS: dict[str, Callable[..., Any]] = {"sum": np.sum, "prod": np.prod, "max": np.max, "min": np.min}

@@ -30,7 +30,8 @@ _NAMES = {1: "float", 2: "int", 3: "string", 4: "tensor", 5: "graph", 6: "floats
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """`inputs` has None where absent; `version` is the opset of the domain; `position` counts main nodes."""
+    """`inputs` has None where absent; `version` is the opset of the domain; `position` counts main nodes; `narrow` is
+    the type that a result is rounded to, where it is computed wider."""
 
     op_type: str
     domain: str
@@ -40,6 +41,7 @@ class Call:
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any]
     position: int | None = None
+    narrow: DType | None = None
 
     @property
     def label(self) -> str:

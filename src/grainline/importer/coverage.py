@@ -8,13 +8,21 @@ from grainline.graph.ir import Value
 from grainline.importer import elementwise, indexing, linear, normalisation, quantisation, reductions, shape
 from grainline.importer.builder import Builder
 from grainline.importer.call import Call
+from grainline.importer.half import widened
 
 Rule = Callable[[Builder, Call], list[Value | None]]
 
-FAMILIES = (elementwise, reductions, shape, indexing, linear, normalisation, quantisation)
+#: these move elements of any type as they are
+MOVEMENT = (shape, indexing)
+ARITHMETIC = (elementwise, reductions, linear, normalisation, quantisation)
 
 TABLE: dict[tuple[str, str], list[tuple[int, Rule]]] = {
-    key: rows for family in FAMILIES for key, rows in family.TABLE.items()
+    **{key: rows for family in MOVEMENT for key, rows in family.TABLE.items()},
+    **{
+        key: [(since, widened(rule)) for since, rule in rows]
+        for family in ARITHMETIC
+        for key, rows in family.TABLE.items()
+    },
 }
 
 

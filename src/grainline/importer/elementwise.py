@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from grainline.base.dtypes import BOOL, F32, I32, I64, DType
+from grainline.base.dtypes import ALL, BF16, BOOL, F32, F64, I64, U64, DType
 from grainline.base.errors import ModelError
 from grainline.graph.ir import Value
 from grainline.importer.builder import Builder, Decline
@@ -15,9 +15,11 @@ from grainline.importer.call import Call, axis_of, only
 
 Rule = Callable[[Builder, Call], list[Value | None]]
 
-NUMBERS = (F32, I32, I64)
-INTEGERS = (I32, I64)
-FLOAT_MAX = float(np.finfo(np.float32).max)
+#: f16 and bf16 arrive as f32, see `half`
+FLOATS = (F32, F64)
+INTEGERS = tuple(dtype for dtype in ALL if dtype.is_integer)
+NUMBERS = (*FLOATS, *INTEGERS)
+GREATEST_BF16 = (2.0 - 2.0**-7) * 2.0**127
 
 
 def unary(op: str, *allowed: DType) -> Rule:
@@ -30,7 +32,7 @@ def unary(op: str, *allowed: DType) -> Rule:
 
 def predicate(op: str) -> Rule:
     def rule(b: Builder, call: Call) -> list[Value | None]:
-        only(call.input(0), F32)
+        only(call.input(0), *FLOATS)
         return [b.unary(op, call.input(0), BOOL)]
 
     return rule
@@ -71,15 +73,14 @@ def variadic(op: str, *allowed: DType) -> Rule:
 
 
 def mean(b: Builder, call: Call) -> list[Value | None]:
-    only(call.input(0), F32)
-    total = variadic("add", F32)(b, call)[0]
+    total = variadic("add", *FLOATS)(b, call)[0]
     assert total is not None
     return [b.with_scalar("div", total, len(call.inputs))]
 
 
 def is_inf(b: Builder, call: Call) -> list[Value | None]:
     x = call.input(0)
-    only(x, F32)
+    only(x, *FLOATS)
     positive, negative = call.integer("detect_positive", 1), call.integer("detect_negative", 1)
     if positive and negative:
         return [b.unary("isinf", x, BOOL)]
@@ -92,7 +93,7 @@ def modulo(b: Builder, call: Call) -> list[Value | None]:
     left, right = call.input(0), call.input(1)
     fmod = call.integer("fmod", 0)
     only(left, *NUMBERS)
-    if left.dtype == F32 and not fmod:
+    if left.dtype.is_float and not fmod:
         raise Decline("Mod of floats with the divisor's sign is not compiled")
     return [b.binary("fmod" if fmod else "mod", left, right)]
 
@@ -100,7 +101,7 @@ def modulo(b: Builder, call: Call) -> list[Value | None]:
 def power(b: Builder, call: Call) -> list[Value | None]:
     """pow(x, 2) = x*x and pow(x, 3) = x*x*x; the exponent is rounded to x's type."""
     x, exponent = call.input(0), _aligned(b, call, call.input(0), call.input(1))
-    only(x, F32)
+    only(x, *FLOATS)
     constant = b.static(exponent, 1)
     if constant is not None and constant.dtype.kind in "fiu" and constant.size == 1:
         number = float(constant.reshape(()))
@@ -108,9 +109,9 @@ def power(b: Builder, call: Call) -> list[Value | None]:
             wide = b.expand(x, b.broadcast(b.shape(x), b.shape(exponent)))
             return [_repeated(b, wide, int(number))]
     only(exponent, *NUMBERS)
-    if exponent.dtype == I64 and constant is None:
-        raise Decline("an int64 exponent may not fit in float32")
-    return [b.binary("pow", x, b.cast(exponent, F32))]
+    if exponent.dtype in (I64, U64) and constant is None:
+        raise Decline("an int64 exponent may not fit in a float")
+    return [b.binary("pow", x, b.cast(exponent, x.dtype))]
 
 
 def _repeated(b: Builder, x: Value, times: int) -> Value:
@@ -120,22 +121,18 @@ def _repeated(b: Builder, x: Value, times: int) -> Value:
     return result
 
 
-def where(b: Builder, call: Call) -> list[Value | None]:
-    only(call.input(1), F32, I32, I64, BOOL)
-    return [b.where(call.input(0), call.input(1), call.input(2))]
-
-
 def clip(b: Builder, call: Call) -> list[Value | None]:
     """A missing bound is the lowest or greatest finite value; min above max gives max."""
     x = call.input(0)
     only(x, *NUMBERS)
     low, high = call.optional(1), call.optional(2)
-    if call.version < 11:
-        low = b.literal(call.real("min", -FLOAT_MAX), x.dtype)
-        high = b.literal(call.real("max", FLOAT_MAX), x.dtype)
-    if x.dtype == F32:
-        low = low or b.literal(-FLOAT_MAX, F32)
-        high = high or b.literal(FLOAT_MAX, F32)
+    if x.dtype.is_float:
+        greatest = _greatest(call.narrow or x.dtype)
+        if call.version < 11:
+            low = b.literal(call.real("min", -greatest), x.dtype)
+            high = b.literal(call.real("max", greatest), x.dtype)
+        low = low or b.literal(-greatest, x.dtype)
+        high = high or b.literal(greatest, x.dtype)
     for op, bound in (("max", low), ("min", high)):
         if bound is None:
             continue
@@ -145,11 +142,16 @@ def clip(b: Builder, call: Call) -> list[Value | None]:
     return [x]
 
 
+def _greatest(dtype: DType) -> float:
+    """The greatest finite number of a float type."""
+    return GREATEST_BF16 if dtype == BF16 else float(np.finfo(dtype.numpy).max)
+
+
 def composite(write: Callable[[Builder, Call, Value], Value]) -> Rule:
     """A float operator of one tensor written out in primitives."""
 
     def rule(b: Builder, call: Call) -> list[Value | None]:
-        only(call.input(0), F32)
+        only(call.input(0), *FLOATS)
         return [write(b, call, call.input(0))]
 
     return rule
@@ -201,13 +203,13 @@ def leaky_relu(b: Builder, call: Call, x: Value) -> Value:
 
 def thresholded_relu(b: Builder, call: Call, x: Value) -> Value:
     above = b.with_scalar("gt", x, call.real("alpha", 1.0))
-    zero = b.where(b.unary("isnan", x, BOOL), x, b.literal(0.0, F32))
+    zero = b.where(b.unary("isnan", x, BOOL), x, b.literal(0.0, x.dtype))
     return b.where(above, x, zero)
 
 
 def prelu(b: Builder, call: Call) -> list[Value | None]:
     x, slope = call.input(0), call.input(1)
-    only(x, F32)
+    only(x, *NUMBERS)
     if call.version < 7 and b.rank(slope) == 1 and b.rank(x) > 2:
         slope = b.reshape(slope, (*b.shape(slope), *[1] * (b.rank(x) - 2)))
     b.fit(slope, b.shape(x))
@@ -245,13 +247,13 @@ def gelu_tanh(b: Builder, x: Value) -> Value:
 
 def fast_gelu(b: Builder, call: Call) -> list[Value | None]:
     x = call.input(0)
-    only(x, F32)
+    only(x, *FLOATS)
     bias = call.optional(1)
     return [gelu_tanh(b, x if bias is None else b.binary("add", x, bias))]
 
 
 def bias_gelu(b: Builder, call: Call) -> list[Value | None]:
-    only(call.input(0), F32)
+    only(call.input(0), *FLOATS)
     return [gelu_erf(b, b.binary("add", call.input(0), call.input(1)))]
 
 
@@ -262,7 +264,7 @@ def quick_gelu(b: Builder, call: Call, x: Value) -> Value:
 def shrink(b: Builder, call: Call, x: Value) -> Value:
     """x + bias below -lambd, x - bias above lambd, else 0."""
     bias, lambd = call.real("bias", 0.0), call.real("lambd", 0.5)
-    high = b.where(b.with_scalar("gt", x, lambd), b.with_scalar("sub", x, bias), b.literal(0.0, F32))
+    high = b.where(b.with_scalar("gt", x, lambd), b.with_scalar("sub", x, bias), b.literal(0.0, x.dtype))
     return b.where(b.with_scalar("lt", x, -lambd), b.with_scalar("add", x, bias), high)
 
 
@@ -271,20 +273,20 @@ TABLE: dict[tuple[str, str], list[tuple[int, Rule]]] = {
     ("", "Abs"): [(1, unary("abs", *NUMBERS))],
     ("", "Neg"): [(1, unary("neg", *NUMBERS))],
     ("", "Sign"): [(9, unary("sign", *NUMBERS))],
-    ("", "Exp"): [(1, unary("exp", F32))],
-    ("", "Log"): [(1, unary("log", F32))],
-    ("", "Sqrt"): [(1, unary("sqrt", F32))],
-    ("", "Reciprocal"): [(1, unary("reciprocal", F32))],
-    ("", "Tanh"): [(1, unary("tanh", F32))],
-    ("", "Erf"): [(9, unary("erf", F32))],
-    ("", "Sigmoid"): [(1, unary("sigmoid", F32))],
-    ("", "Sin"): [(7, unary("sin", F32))],
-    ("", "Cos"): [(7, unary("cos", F32))],
-    ("", "Floor"): [(1, unary("floor", F32))],
-    ("", "Ceil"): [(1, unary("ceil", F32))],
-    ("", "Round"): [(11, unary("round", F32))],
+    ("", "Exp"): [(1, unary("exp", *FLOATS))],
+    ("", "Log"): [(1, unary("log", *FLOATS))],
+    ("", "Sqrt"): [(1, unary("sqrt", *FLOATS))],
+    ("", "Reciprocal"): [(1, unary("reciprocal", *FLOATS))],
+    ("", "Tanh"): [(1, unary("tanh", *FLOATS))],
+    ("", "Erf"): [(9, unary("erf", *FLOATS))],
+    ("", "Sigmoid"): [(1, unary("sigmoid", *FLOATS))],
+    ("", "Sin"): [(7, unary("sin", *FLOATS))],
+    ("", "Cos"): [(7, unary("cos", *FLOATS))],
+    ("", "Floor"): [(1, unary("floor", *FLOATS))],
+    ("", "Ceil"): [(1, unary("ceil", *FLOATS))],
+    ("", "Round"): [(11, unary("round", *FLOATS))],
     ("", "Relu"): [(1, unary("relu", *NUMBERS))],
-    ("", "Softplus"): [(1, unary("softplus", F32))],
+    ("", "Softplus"): [(1, unary("softplus", *FLOATS))],
     ("", "Not"): [(1, unary("not", BOOL))],
     ("", "IsNaN"): [(9, predicate("isnan"))],
     ("", "IsInf"): [(10, is_inf)],
@@ -307,9 +309,8 @@ TABLE: dict[tuple[str, str], list[tuple[int, Rule]]] = {
     ("", "GreaterOrEqual"): [(12, binary("ge", *NUMBERS))],
     ("", "Min"): [(1, variadic("min", *NUMBERS))],
     ("", "Max"): [(1, variadic("max", *NUMBERS))],
-    ("", "Sum"): [(1, variadic("add", F32))],
+    ("", "Sum"): [(1, variadic("add", *FLOATS))],
     ("", "Mean"): [(1, mean)],
-    ("", "Where"): [(9, where)],
     ("", "Clip"): [(1, clip)],
     ("", "Softsign"): [(1, composite(softsign))],
     ("", "HardSigmoid"): [(1, composite(hard_sigmoid))],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from grainline.base.dtypes import F32
+from grainline.base.dtypes import F32, F64
 from grainline.base.errors import ModelError
 from grainline.graph.ir import Value
 from grainline.importer.builder import Builder, Decline
@@ -26,7 +26,7 @@ def _softmax_axes(b: Builder, call: Call, x: Value) -> tuple[int, ...]:
 
 def softmax(b: Builder, call: Call) -> list[Value | None]:
     x = call.input(0)
-    only(x, F32)
+    only(x, F32, F64)
     axes = _softmax_axes(b, call, x)
     raised = b.unary("exp", b.binary("sub", x, b.reduce("max", x, axes)))
     return [b.binary("div", raised, b.reduce("sum", raised, axes))]
@@ -34,7 +34,7 @@ def softmax(b: Builder, call: Call) -> list[Value | None]:
 
 def log_softmax(b: Builder, call: Call) -> list[Value | None]:
     x = call.input(0)
-    only(x, F32)
+    only(x, F32, F64)
     axes = _softmax_axes(b, call, x)
     shifted = b.binary("sub", x, b.reduce("max", x, axes))
     total = b.reduce("sum", b.unary("exp", shifted), axes)
@@ -114,12 +114,18 @@ def skip_layer_normalization(b: Builder, call: Call) -> list[Value | None]:
 
 
 def _only_float(*values: Value | None) -> None:
-    for value in values:
-        if value is not None:
-            only(value, F32)
+    """Declines anything but one float type."""
+    given = [value for value in values if value is not None]
+    for value in given:
+        only(value, F32, F64)
+        if value.dtype != given[0].dtype:
+            raise Decline("operands of different float types are not compiled")
 
 
 def _stash(call: Call) -> None:
+    """Statistics in f32; those of f64 are computed in f64, so they may not leave."""
+    if call.input(0).dtype == F64 and (call.wants(1) or call.wants(2)):
+        raise Decline("statistics of f64 in another type are not compiled")
     if call.integer("stash_type", 1) != 1:
         raise Decline("stash_type other than float is not compiled")
 

@@ -20,8 +20,8 @@ def dequantize_linear(b: Builder, call: Call) -> list[Value | None]:
     only(scale, F32)
     if call.integer("block_size", 0):
         raise Decline("blocked quantisation is not compiled")
-    if call.integer("output_dtype", 0) not in (0, F32.onnx):
-        raise Decline("an output type other than f32 is not compiled")
+    if call.integer("output_dtype", 0) not in (0, (call.narrow or F32).onnx):
+        raise Decline("an output type other than the scale's is not compiled")
     whole = b.cast(x, I32)
     if zero_point is not None and x.dtype != I32:
         if zero_point.dtype != x.dtype:

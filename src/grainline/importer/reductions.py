@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from grainline.base.dtypes import BOOL, F32, I32, I64, DType
+from grainline.base.dtypes import ALL, BOOL, F32, F64, DType
 from grainline.base.errors import ModelError
 from grainline.graph.ir import Value
 from grainline.importer.builder import Builder, Decline
@@ -13,7 +13,9 @@ from grainline.importer.call import Call, axes_of, only
 Rule = Callable[[Builder, Call], list[Value | None]]
 Write = Callable[[Builder, Value, tuple[int, ...]], Value]
 
-NUMBERS = (F32, I32, I64)
+#: f16 and bf16 arrive as f32, see `half`
+FLOATS = (F32, F64)
+NUMBERS = (*FLOATS, *(dtype for dtype in ALL if dtype.is_integer))
 
 
 def reduction(write: Write, *allowed: DType, since_input: int = 18) -> Rule:
@@ -75,7 +77,7 @@ def log_sum(b: Builder, x: Value, axes: tuple[int, ...]) -> Value:
 def log_sum_exp(b: Builder, x: Value, axes: tuple[int, ...]) -> Value:
     """m + log(sum(exp(x - m))) with m the maximum where that is finite, else 0."""
     top = b.reduce("max", x, axes)
-    top = b.where(b.unary("isinf", top, BOOL), b.literal(0.0, F32), top)
+    top = b.where(b.unary("isinf", top, BOOL), b.literal(0.0, x.dtype), top)
     shifted = b.unary("exp", b.binary("sub", x, top))
     return b.binary("add", b.unary("log", b.reduce("sum", shifted, axes)), top)
 
@@ -85,7 +87,7 @@ def global_pool(write: Write) -> Rule:
 
     def rule(b: Builder, call: Call) -> list[Value | None]:
         x = call.input(0)
-        only(x, F32)
+        only(x, *FLOATS)
         if b.rank(x) < 2:
             raise ModelError("a pool needs batch and channels", node=call.label, found=f"rank {b.rank(x)}")
         return [write(b, x, tuple(range(2, b.rank(x))))]
@@ -99,12 +101,12 @@ TABLE: dict[tuple[str, str], list[tuple[int, Rule]]] = {
     ("", "ReduceProd"): [(1, reduction(plain("prod"), *NUMBERS))],
     ("", "ReduceMax"): [(1, reduction(plain("max"), *NUMBERS))],
     ("", "ReduceMin"): [(1, reduction(plain("min"), *NUMBERS))],
-    ("", "ReduceMean"): [(1, reduction(mean, F32))],
+    ("", "ReduceMean"): [(1, reduction(mean, *FLOATS))],
     ("", "ReduceSumSquare"): [(1, reduction(sum_of_squares, *NUMBERS))],
     ("", "ReduceL1"): [(1, reduction(l1, *NUMBERS))],
-    ("", "ReduceL2"): [(1, reduction(l2, F32))],
-    ("", "ReduceLogSum"): [(1, reduction(log_sum, F32))],
+    ("", "ReduceL2"): [(1, reduction(l2, *FLOATS))],
+    ("", "ReduceLogSum"): [(1, reduction(log_sum, *FLOATS))],
     ("", "GlobalAveragePool"): [(1, global_pool(mean))],
     ("", "GlobalMaxPool"): [(1, global_pool(plain("max")))],
-    ("", "ReduceLogSumExp"): [(1, reduction(log_sum_exp, F32))],
+    ("", "ReduceLogSumExp"): [(1, reduction(log_sum_exp, *FLOATS))],
 }

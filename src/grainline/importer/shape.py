@@ -7,7 +7,7 @@ from math import ceil
 
 from grainline.base import dims
 from grainline.base.dims import product
-from grainline.base.dtypes import BOOL, BY_ONNX, F32, I8, I32, I64, U8, DType
+from grainline.base.dtypes import ALL, BOOL, BY_ONNX, F32, I16, I32, I64, DType
 from grainline.base.errors import ModelError
 from grainline.graph.ir import Value
 from grainline.importer import extents
@@ -21,7 +21,7 @@ Rule = Callable[[Builder, Call], list[Value | None]]
 Proof = Callable[[Extent], bool]
 
 #: types whose elements compiled code can move and convert
-MOVABLE = (F32, I32, I64, BOOL, U8, I8)
+MOVABLE = tuple(dtype for dtype in ALL if dtype.kind in "fiub")
 
 
 def known(b: Builder, call: Call, index: int, what: str) -> list[Extent]:
@@ -346,9 +346,14 @@ def constant_of_shape(b: Builder, call: Call) -> list[Value | None]:
     return [b.expand(b.literal(value.constant.load().reshape(()), value.dtype), target)]
 
 
+def where(b: Builder, call: Call) -> list[Value | None]:
+    only(call.input(1), *MOVABLE)
+    return [b.where(call.input(0), call.input(1), call.input(2))]
+
+
 def range_(b: Builder, call: Call) -> list[Value | None]:
     first = call.input(0)
-    only(first, I32, I64)
+    only(first, I16, I32, I64)
     start, limit, step = (known(b, call, index, "bound of Range")[0] for index in range(3))
     if not isinstance(step, int):
         raise Decline("the step of Range depends on extents")
@@ -397,7 +402,7 @@ def _padding(b: Builder, call: Call, x: Value) -> tuple[list[Extent], float | in
 def trilu(b: Builder, call: Call) -> list[Value | None]:
     """Keeps x[..., i, j] where j >= i + k (upper) or j <= i + k (lower)."""
     x = call.input(0)
-    only(x, F32, I32, I64, BOOL)
+    only(x, *MOVABLE)
     shape = b.shape(x)
     if len(shape) < 2:
         raise ModelError("Trilu needs matrices", node=call.label)
@@ -481,6 +486,7 @@ TABLE: dict[tuple[str, str], list[tuple[int, Rule]]] = {
     ("", "Split"): [(2, split)],
     ("", "Concat"): [(1, concat)],
     ("", "Expand"): [(8, expand)],
+    ("", "Where"): [(9, where)],
     ("", "Tile"): [(1, tile)],
     ("", "ConstantOfShape"): [(9, constant_of_shape)],
     ("", "Range"): [(11, range_)],

@@ -224,10 +224,16 @@ def cast_of_widening(node: Node, facts: Facts) -> Outcome:
 
 #: conversions that keep every value
 LOSSLESS: dict[str, tuple[str, ...]] = {
-    "bool": ("u8", "i8", "i32", "i64", "f32"),
-    "u8": ("i32", "i64", "f32"),
-    "i8": ("i32", "i64", "f32"),
-    "i32": ("i64",),
+    "bool": ("u8", "i8", "u16", "i16", "u32", "i32", "u64", "i64", "f16", "bf16", "f32", "f64"),
+    "u8": ("u16", "i16", "u32", "i32", "u64", "i64", "f16", "bf16", "f32", "f64"),
+    "i8": ("i16", "i32", "i64", "f16", "bf16", "f32", "f64"),
+    "u16": ("u32", "i32", "u64", "i64", "f32", "f64"),
+    "i16": ("i32", "i64", "f32", "f64"),
+    "u32": ("u64", "i64", "f64"),
+    "i32": ("i64", "f64"),
+    "f16": ("f32", "f64"),
+    "bf16": ("f32", "f64"),
+    "f32": ("f64",),
 }
 
 RULES: dict[str, tuple[Callable[[Node, Facts], Outcome], ...]] = {
