@@ -32,6 +32,7 @@ from grainline.graph.passes import run_passes
 from grainline.importer.model import import_model
 from grainline.importer.proto import open_model
 from grainline.lower.lower import Backend, lower
+from grainline.plan.mma_chain import refusal_of
 from grainline.plan.panels import PANEL, pack_panels
 from grainline.plan.planner import plan
 from grainline.plan.target import Target, host_target
@@ -61,7 +62,7 @@ def compile_graph(
     with step("passes"):
         graph = run_passes(imported, after=show_graph)
     with step("lower, plan and emit"):
-        lowered = lower(graph, Backend(kernels.plan, pack_panels, PANEL))
+        lowered = lower(graph, Backend(kernels.plan, pack_panels, PANEL, refusal_of))
     with step("compile"):
         compiled = compile_kernels(kernels.emitted(), store)
     explanation = "\n".join([*lowered.notes, "", *kernels.explain()])

@@ -3,11 +3,14 @@
 A group becomes one program: its loops but the reduced axis (or the columns of a matrix product) are the root nest, its
 nodes are operations in order, values from outside are loads and values that leave are stores. What the program means
 is stated once, here; how it maps to lanes and threads is for `plan`.
+
+The stages of a chain share all axes but the last. They are built over the joint space [shared..., last of the first
+stage, last of the second]; "space", "rank" and the axes of nodes always mean those of the current stage.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,12 +70,10 @@ class _KernelBuilder:
     def __init__(self, group: Group, sources: Sources) -> None:
         self.group = group
         self.sources = sources
-        self.space = group.space
-        self.rank = len(self.space)
+        self.stages = group.stages()
+        self.rank = len(group.space)
         self.made = group.values()
-        self.column: int | None = group.axis
-        if group.kind == "matmul":
-            self.column = self.rank - 1
+        self.stage_of: dict[int, int] = {}
         self.accesses: dict[tuple[str, str], Access] = {}
         self.order: list[tuple[Access, str]] = []
         self.program = ProgramBuilder(_label(group))
@@ -81,29 +82,48 @@ class _KernelBuilder:
         self.views: dict[int, tuple[View, list[int]]] = {}
 
     def build(self) -> Kernel:
-        self._collect()
+        for node in self._each_node():
+            _COLLECT.get(node.op, _collect_pointwise)(self, node)
+        for node in self._each_node():
+            self._collect_stores(node)
         self._nest()
-        for node in self.group.nodes:
+        for node in self._each_node():
             self.tiles[node.output.name] = self._emit(node)
-        self._store()
+        for node in self._each_node():
+            self._store(node)
         arguments = tuple(Argument(access.place, access.write) for access, _ in self.order)
         return Kernel(self.program.finish(), arguments)
 
+    def _each_node(self) -> Iterator[Node]:
+        """The nodes of all stages in order; the stage of a node is the current one while it is looked at."""
+        for number, stage in enumerate(self.stages):
+            self.stage = number
+            self.space = stage.space
+            self.column = self._column(stage)
+            yield from stage.nodes
+
+    def _column(self, stage: Group) -> int | None:
+        """The axis of the joint space that the rows of a stage run over."""
+        return self.joint(self.rank - 1) if stage.kind == "matmul" else stage.axis
+
+    def joint(self, axis: int) -> int:
+        """The axis of the joint space for one of the current stage."""
+        return axis + self.stage if axis == self.rank - 1 else axis
+
     # ---- accesses ----------------------------------------------------------------------------------------------
 
-    def _collect(self) -> None:
-        for node in self.group.nodes:
-            _COLLECT.get(node.op, _collect_pointwise)(self, node)
-        for node in self.group.nodes:
-            for value in node.outputs:
-                target = self.sources.target(value)
-                if target is not None:
-                    access = aligned(target, self.rank)
-                    access.write = True
-                    self._add(("store", value.name), access)
+    def _collect_stores(self, node: Node) -> None:
+        for value in node.outputs:
+            target = self.sources.target(value)
+            if target is not None:
+                access = aligned(target, self.rank)
+                access.write = True
+                self._add(("store", value.name), access)
 
     def _add(self, key: tuple[str, str], access: Access) -> Access:
         if key not in self.accesses:
+            access.axes = {self.joint(axis): factors for axis, factors in access.axes.items()}
+            self.stage_of[id(access)] = self.stage
             self.accesses[key] = access
             self.order.append((access, f"v{len(self.order)}"))
         return self.accesses[key]
@@ -113,22 +133,27 @@ class _KernelBuilder:
         if value.name in self.made or self.sources.scalar(value) is not None:
             return
         access = aligned(self.sources.place(value), self.rank - shift)
-        self._add(("load", f"{value.name}@{shift}"), access)
+        self._add(("load", self._load_key(value, shift)), access)
+
+    def _load_key(self, value: GraphValue, shift: int) -> str:
+        return f"{value.name}@{shift}@{self.stage}"
 
     # ---- loops and views ---------------------------------------------------------------------------------------
 
     def _nest(self) -> None:
-        whole = {self.column} if self.column is not None else set()
-        if self.group.kind == "matmul" and self.space[-2] == 1:
+        pinned = {self.joint(a) for node in self._each_node() for a in _pinned(node)}
+        columns = self._columns()
+        whole = set(columns)
+        if self.group.kind == "matmul" and self.group.space[-2] == 1:
             whole.add(self.rank - 2)
-        pinned = {a for node in self.group.nodes for a in _pinned(node)}
         accesses = [access for access, _ in self.order]
-        self.loops = loops_of(self.space, accesses, whole, pinned)
-        self._keep_unit_column(accesses)
+        space = (*self.group.space, *(stage.space[-1] for stage in self.stages[1:]))
+        self.loops = loops_of(space, accesses, whole, pinned)
+        self._keep_unit_columns(accesses)
         self.axes: list[Axis] = []
         for position, loop in enumerate(self.loops):
-            if loop.axis == self.column:
-                self.axes.append(self.program.axis("n", loop.extent))
+            if loop.axis in columns:
+                self.axes.append(self.program.axis("nd"[columns.index(loop.axis)], loop.extent))
             else:
                 axis = self.program.root(f"r{position}", loop.extent)
                 self.roots.append(axis)
@@ -138,16 +163,24 @@ class _KernelBuilder:
         for access, name in self.order:
             self.views[id(access)] = self._view(access, name)
 
-    def _keep_unit_column(self, accesses: list[Access]) -> None:
-        """A column axis of extent 1 stays visible in results and in the right operand of a product."""
-        for position, loop in enumerate(self.loops):
-            if loop.axis == self.column and loop.extent == 1:
-                for access in accesses:
-                    if access.write or access is self.accesses.get(("right", self._product_name())):
-                        access.strides[position] = 1
+    def _columns(self) -> list[int]:
+        """The columns of all stages, as axes of the joint space."""
+        found: list[int] = []
+        for _ in self._each_node():
+            if self.column is not None and self.column not in found:
+                found.append(self.column)
+        return found
 
-    def _product_name(self) -> str:
-        return next((n.output.name for n in self.group.nodes if n.op == "matmul"), "")
+    def _keep_unit_columns(self, accesses: list[Access]) -> None:
+        """A column axis of extent 1 stays visible in results and in the right operand of a product."""
+        products = {self.accesses.get(("right", n.output.name)) for n in self.group.nodes if n.op == "matmul"}
+        for number, column in enumerate(self._columns()):
+            for position, loop in enumerate(self.loops):
+                if loop.axis != column or loop.extent != 1:
+                    continue
+                for access in accesses:
+                    if self.stage_of[id(access)] == number and (access.write or access in products):
+                        access.strides[position] = 1
 
     def _view(self, access: Access, name: str) -> tuple[View, list[int]]:
         """The view: the access' own axes first, then the loops that move it."""
@@ -167,7 +200,7 @@ class _KernelBuilder:
     def axis_of(self, space_axis: int) -> Axis | None:
         """The loop of a pinned or whole space axis; None when its extent is 1."""
         for loop, axis in zip(self.loops, self.axes, strict=True):
-            if loop.axis == space_axis:
+            if loop.axis == self.joint(space_axis):
                 return axis
         return None
 
@@ -179,11 +212,10 @@ class _KernelBuilder:
         number = self.sources.scalar(value)
         if number is not None:
             return self.program.const(number, value.dtype)
-        key = f"{value.name}@{shift}"
-        view, items = self.index(self.accesses["load", key])
-        loaded = self.program.load(view, items)
-        self.tiles[key if shift else value.name] = loaded
-        return loaded
+        key = self._load_key(value, shift)
+        if key not in self.tiles:
+            self.tiles[key] = self.program.load(*self.index(self.accesses["load", key]))
+        return self.tiles[key]
 
     def _emit(self, node: Node) -> TileValue:
         emit = _EMIT.get(node.op)
@@ -192,27 +224,25 @@ class _KernelBuilder:
         operands = [self.operand(v) for v in node.inputs]
         return self.program.elementwise(TILE_NAMES.get(node.op, node.op), *operands)
 
-    def spread(self, tile: TileValue) -> TileValue:
-        """The same numbers as a tile over the column axis, for values that do not vary along it."""
-        axis = self.axes[[loop.axis for loop in self.loops].index(self.column or 0)]
+    def spread(self, tile: TileValue, axis: Axis | None = None) -> TileValue:
+        """The same numbers as a tile over `axis` (the column axis), for values that do not vary along it."""
+        axis = axis or self.axes[[loop.axis for loop in self.loops].index(self.column or 0)]
         if axis in tile.space:
             return tile
         inside = self.program.elementwise("ge", self.program.coord(axis), 0)
         return self.program.select(inside, tile, tile)
 
-    def _store(self) -> None:
-        for node in self.group.nodes:
-            for value in node.outputs:
-                access = self.accesses.get(("store", value.name))
-                if access is None:
-                    continue
-                view, items = self.index(access)
-                tile = self.tiles[value.name]
-                if self.column is not None and any(
-                    self.loops[i].axis == self.column for i in self.views[id(access)][1]
-                ):
-                    tile = self.spread(tile)
-                self.program.store(view, items, tile)
+    def _store(self, node: Node) -> None:
+        for value in node.outputs:
+            access = self.accesses.get(("store", value.name))
+            if access is None:
+                continue
+            view, items = self.index(access)
+            tile = self.tiles[value.name]
+            moving = self.views[id(access)][1]
+            if self.column is not None and any(self.loops[i].axis == self.column for i in moving):
+                tile = self.spread(tile)
+            self.program.store(view, items, tile)
 
 
 def _label(group: Group) -> str:
@@ -369,14 +399,14 @@ def _emit_pad(kernel: _KernelBuilder, node: Node) -> TileValue:
 def _collect_matmul(kernel: _KernelBuilder, node: Node) -> None:
     left, right = node.inputs
     rank = kernel.rank
-    a = aligned(kernel.sources.place(left), rank)
-    k_factors = a.axes.pop(rank - 1, ())
     k_extent = (left.shape or ())[-1]
-    k_stride = _single_stride(a, k_factors)
-    if k_stride != 1 and k_extent != 1:
-        raise Unaddressable(a)
-    a.inner = [(k_extent, k_stride)]
-    kernel._add(("left", node.output.name), a)
+    if left.name not in kernel.made:
+        a = aligned(kernel.sources.place(left), rank)
+        k_stride = _single_stride(a, a.axes.pop(rank - 1, ()))
+        if k_stride != 1 and k_extent != 1:
+            raise Unaddressable(a)
+        a.inner = [(k_extent, k_stride)]
+        kernel._add(("left", node.output.name), a)
     packed = kernel.sources.panels(right)
     if packed is not None:
         b = Access(packed, {}, panels=(k_extent, kernel.space[-1]))
@@ -390,11 +420,7 @@ def _collect_matmul(kernel: _KernelBuilder, node: Node) -> None:
 
 def _emit_matmul(kernel: _KernelBuilder, node: Node) -> TileValue:
     p, name = kernel.program, node.output.name
-    k_extent = (node.inputs[0].shape or ())[-1]
-    k = p.axis("k", k_extent)
-    view, items = kernel.index(kernel.accesses["left", name], [k])
-    # the contraction is the last axis of A: [roots..., k]
-    a = p.load(view, items)
+    k, a = _left_operand(kernel, node)
     if ("panels", name) in kernel.accesses:
         view, _ = kernel.views[id(kernel.accesses["panels", name])]
         b = p.load(view, (k, kernel.axis_of(kernel.rank - 1)))
@@ -402,6 +428,17 @@ def _emit_matmul(kernel: _KernelBuilder, node: Node) -> TileValue:
         view, items = kernel.index(kernel.accesses["right", name], [k])
         b = p.load(view, items)
     return p.mma(a, b, k)
+
+
+def _left_operand(kernel: _KernelBuilder, node: Node) -> tuple[Axis, TileValue]:
+    """The contracted axis and the tile over it: loaded as [k, roots...], or the rows of the stage before."""
+    left = node.inputs[0]
+    if left.name in kernel.made:
+        axis = kernel.axes[[loop.axis for loop in kernel.loops].index(kernel.rank - 1)]
+        return axis, kernel.spread(kernel.tiles[left.name], axis)
+    k = kernel.program.axis("k", (left.shape or ())[-1])
+    view, items = kernel.index(kernel.accesses["left", node.output.name], [k])
+    return k, kernel.program.load(view, items)
 
 
 _COLLECT: dict[str, Callable[[_KernelBuilder, Node], None]] = {

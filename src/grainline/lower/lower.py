@@ -23,7 +23,7 @@ import numpy as np
 
 from grainline.base.dims import Expr, product
 from grainline.base.dtypes import I64
-from grainline.base.errors import OutOfMemory
+from grainline.base.errors import ModelError, OutOfMemory
 from grainline.execgraph.builder import ABSENT, GraphBuilder, Result
 from grainline.execgraph.ir import ExecuteGraph, Variant, View
 from grainline.graph.interp import evaluate_node
@@ -41,11 +41,13 @@ Extent = int | Expr
 @dataclass(frozen=True)
 class Backend:
     """`plan(program)` gives the kernel key and the variants in the program's symbols; `pack` packs a [1..., K, N]
-    matrix into column panels of width `panel`."""
+    matrix into column panels of width `panel`; `refuses(program)` says why a chain of products is not realised, or None.
+    """
 
     plan: Callable[[TileProgram], tuple[str, tuple[Variant, ...]]]
     pack: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
     panel: int
+    refuses: Callable[[TileProgram], str | None]
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,11 @@ class _Lowering:
         if layout is None:
             source = self._dense(node.inputs[0])
             layout = _view_layout(node, source.layout, shape)
-            assert layout is not None, f"no layout for {node.op} of a dense value"
+            if layout is None:
+                raise ModelError(
+                    "a view does not hold the elements of its input", node=node.name or node.op,
+                    expected=f"{list(node.inputs[0].shape or ())}", found=f"{list(shape)}",
+                )  # fmt: skip
         return Place(source.slot, source.dtype, layout)
 
     def _place_or_copy(self, value: Value) -> Place:
@@ -269,7 +275,8 @@ class _Lowering:
         return Place(home.slot, home.dtype, layout)
 
     def _compiled(self, group: Group) -> None:
-        self._bound(group)
+        for stage in group.stages():
+            self._bound(stage)
         targets = {v.name: t for n in group.nodes for v in n.outputs if (t := self._leaves(group, v))}
         self._launch(group, {}, targets)
 
@@ -347,7 +354,13 @@ class _Lowering:
                 target = self._memory(value, lay.dense(value.shape or ()))
                 self._copy(value, copies.get(value.name) or self._place_or_copy(value), target)
                 copies[value.name] = target
-        self._add_launch(group, kernel)
+        reason = self.backend.refuses(kernel.program) if group.second is not None else None
+        if reason is None:
+            self._add_launch(group, kernel)
+            return
+        self.notes.append(f"two launches for a chain of products: {reason}")
+        for stage in group.stages():
+            self._compiled(stage)
 
     def _value_at(self, group: Group, place: Place, copies: Mapping[str, Place]) -> Value:
         """The operand of `group` that lies at `place`."""

@@ -7,7 +7,8 @@ with 1 at the reduced axis. The rules know operator *families*, no operator patt
 * `pointwise`: elementwise work, gathers, iotas and padding over one space.
 * `row`: the same with reductions over the last axis; values from before and after a reduction may mix.
 * `column`: reductions over another axis; only reduced values may leave the group.
-* `matmul`: one matrix product, and row work over its result (its strip epilogue).
+* `matmul`: one matrix product, and row work over its result (its strip epilogue). A second product whose left operand
+  is that result may follow, with row work of its own: the group is then a chain of two stages, see `_chain`.
 * `single`: a node that stands alone (host, concat, extents).
 
 A node joins the latest group that makes one of its inputs. Joining is legal when nothing it reads depends on that
@@ -34,13 +35,26 @@ ALONE = frozenset({"host", "concat"})
 
 @dataclass(eq=False)
 class Group:
-    """Nodes of one kernel in topological order. `axis` is the reduced axis of `space`, or None."""
+    """Nodes of one kernel in topological order. `axis` is the reduced axis of `space`, or None.
+
+    `second` is the second stage of a chain: those of `nodes` that work over a space of their own, which differs from
+    `space` in the last axis.
+    """
 
     id: int
     kind: str
     space: Shape
     nodes: list[Node] = field(default_factory=list)
     axis: int | None = None
+    second: Group | None = None
+
+    def stages(self) -> tuple[Group, ...]:
+        """The group as groups of one space each, in order."""
+        if self.second is None:
+            return (self,)
+        later = {id(node) for node in self.second.nodes}
+        first = [node for node in self.nodes if id(node) not in later]
+        return Group(self.id, self.kind, self.space, first, self.axis), self.second
 
     def reduced_space(self) -> Shape | None:
         if self.axis is None:
@@ -76,6 +90,8 @@ class _Partition:
             if node.op == "reduce":
                 for member in tuple(group.nodes):
                     self._absorb_producers(group, member)
+        for group in tuple(self.groups.values()):
+            self._chain(group)
         return self._sorted()
 
     def _new_group(self, node: Node) -> Group:
@@ -215,6 +231,47 @@ class _Partition:
         for name in other.values():
             self.owner[name] = group
         del self.groups[other.id]
+
+    def _chain(self, second: Group) -> None:
+        """matmul(left, b), where only it reads left = rows of matmul(x, a)  ->  one group of two stages."""
+        product = next((n for n in second.nodes if n.op == "matmul"), None)
+        if product is None:
+            return
+        first = self.owner.get(product.inputs[0].name)
+        if first is None or first is second or not self._chains(first, second, product):
+            return
+        first.nodes = [*first.nodes, *second.nodes]
+        first.second = second
+        for name in second.values():
+            self.owner[name] = first
+        del self.groups[second.id]
+
+    def _chains(self, first: Group, second: Group, product: Node) -> bool:
+        left = product.inputs[0]
+        if first.kind != "matmul" or first.second is not None or second.second is not None:
+            return False
+        if first.space[:-1] != second.space[:-1] or left.shape != first.space:
+            return False
+        if left.name in self.outputs or len(self.readers[left.name]) != 1:
+            return False
+        if len(first.nodes) + len(second.nodes) > MAX_NODES:
+            return False
+        # Nothing but the left operand may pass from the first stage to the second, directly or around.
+        if any(self._source(v) is first and v.name != left.name for n in second.nodes for v in n.inputs):
+            return False
+        others = [g for g in self._inputs(second).values() if g is not first]
+        if any(self._depends(g, first) for g in others):
+            return False
+        products = [n for g in (first, second) for n in g.nodes if n.op == "matmul"]
+        return len(products) == 2 and all(self._moves_with_batch(n) for n in products)
+
+    def _moves_with_batch(self, product: Node) -> bool:
+        """Whether the right operand has the batch axes of the result and is no weight: weights are worth many rows."""
+        right, batch = product.inputs[1], (product.output.shape or ())[:-2]
+        source = right
+        while (node := self.producers.get(source.name)) is not None and is_view(node.op):
+            source = node.inputs[0]
+        return (right.shape or ())[:-2] == batch and source.name not in self.graph.constants
 
     def _sorted(self) -> tuple[Group, ...]:
         waiting = {g.id: set(self._inputs(g)) for g in self.groups.values()}
