@@ -263,10 +263,10 @@ class _Strips:
         """Columns of a chunk that `strips` strips share."""
         w = self.w
         panels = chunk_panels(self.product)
-        # Only one strip alone may have one or two rows, with wide groups: it takes all columns at once.
+        # A strip of few rows alone takes all columns at once: its tiles read up to six panels together.
         wide = str(-(-panels // THREE_ROW_PANELS) * THREE_ROW_PANELS * PANEL)
-        shared = w.choose(w.less(self.rows_each, "4"), wide, str(panels * PANEL))
-        return w.choose(w.less(strips, "2"), w.larger(columns, "1"), shared)
+        few = w.choose(w.less(strips, "2"), w.larger(columns, "1"), wide)
+        return w.choose(w.less(self.rows_each, "4"), few, str(panels * PANEL))
 
     def _rows_of(self, strip: str) -> tuple[str, str]:
         """(first row, rows) of a strip: the first `longer` strips have one row more."""

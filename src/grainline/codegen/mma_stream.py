@@ -23,7 +23,7 @@ CHUNK_STEPS = 768
 # Panels of a chunk for strips of three rows, whose tiles read three panels together.
 THREE_ROW_PANELS = 6
 # Tiles of fewer rows do so little per line that fetching costs more than it saves; they read many streams at once.
-FETCHING_ROWS = 4
+FETCHING_ROWS = 3
 
 
 def chunk_panels(product: Product) -> int:
@@ -77,12 +77,11 @@ def shares(
     size = w.mul(w.mul(pace, w.binary("lshr", step, "4")), k)
     # After the last chunk the next group of strips starts again, or the next run follows.
     behind = w.choose(w.less(after, high), "0", run.count)
-    several = w.less("1", count)
 
     def share(slot: str, at: str) -> Share:
         following = w.add(at, step)
         target = w.choose(w.less(following, run.count), following, behind)
-        wanted = w.function.raw(f"and i1 {several}, {w.less(target, run.reach)}")
+        wanted = w.less(target, run.reach)
         chunk = w.at(run.b, w.mul(target, k))
         mine = w.function.pointer(chunk, Reg(w.mul(size, slot), I64), 1)
         return Share(w.choose(wanted, mine, run.b, "ptr"), w.choose(wanted, pace, "0"))
@@ -90,16 +89,16 @@ def shares(
     return share
 
 
-def group_share(w: Writer, k_extent: int | Expr, column: str, panels: int) -> Share:
-    """Inside a tile function: what the group at `column` fetches, `pace` now in bytes per step of k."""
+def group_share(w: Writer, k_extent: int | Expr, column: str) -> Share:
+    """Inside a tile function: what the group of panels at `column` fetches."""
     lines = w.mul(w.extent(k_extent), w.binary("lshr", column, "4"))
-    start = w.function.pointer("%ahead", Reg(w.mul(lines, "%pace"), I64), 1)
-    return Share(start, w.mul("%pace", str(panels)))
+    return Share(w.function.pointer("%ahead", Reg(w.mul(lines, "%pace"), I64), 1), "%pace")
 
 
-def fetch(w: Writer, share: Share, k: str, step: int) -> None:
-    """Fetches what belongs to step k + `step`. Far from the first level: that one holds the rows of A."""
-    offset = w.mul(w.add(k, str(step)), share.pace)
-    address = w.function.pointer(share.start, Reg(offset, I64), 1)
+def fetch(w: Writer, share: Share, k: str, panels: int, steps: int) -> None:
+    """Fetches what belongs to `steps` steps from k on. Far from the first level: that one holds the rows of A."""
+    first = w.function.pointer(share.start, Reg(w.mul(w.mul(k, share.pace), str(panels)), I64), 1)
     w.module.declare("void @llvm.prefetch.p0(ptr, i32, i32, i32)")
-    w.function.do(f"call void @llvm.prefetch.p0(ptr {address}, i32 0, i32 1, i32 1)")
+    for number in range(panels * steps):
+        address = w.function.pointer(first, Reg(w.mul(share.pace, str(number)), I64), 1)
+        w.function.do(f"call void @llvm.prefetch.p0(ptr {address}, i32 0, i32 1, i32 1)")

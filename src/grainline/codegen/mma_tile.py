@@ -69,7 +69,7 @@ def tile_function(kernel: KernelText, form: TileForm, rows: int) -> None:
         numbers, bases = _panel_bases(w, form, rows, column, last)
         share = None
         if form.fetches_ahead and rows >= FETCHING_ROWS:
-            share = group_share(w, form.product.k.extent, column, panels)
+            share = group_share(w, form.product.k.extent, column)
         accumulators = _contract(w, form, a_rows, bases, share)
         if form.to_strip:
             _store_to_strip(w, rows, numbers, accumulators)
@@ -132,9 +132,9 @@ def _k_steps(
     a_step = STRIP_ROWS if form.packs_a and rows > 1 else 1
     a_starts = [w.at(row, w.mul(k, str(a_step))) for row in a_rows]
     b_starts = [w.at(base, w.mul(k, b_row)) for base in bases]
+    if share is not None:
+        fetch(w, share, k, len(bases), count)
     for step in range(count):
-        if share is not None:
-            fetch(w, share, k, step)
         scalars = [w.function.splat(w.load_scalar(w.at(a, str(step * a_step))), w.lanes) for a in a_starts]
         for j, start in enumerate(b_starts):
             row = w.at(start, w.mul(b_row, str(step)))
