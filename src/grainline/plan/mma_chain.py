@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from grainline.base.dims import Expr, ceil_div
+from grainline.base.dims import Expr, ceil_div, maximum
 from grainline.base.dtypes import F32
 from grainline.plan.cost import launch_cost
 from grainline.plan.mma import (
@@ -178,7 +178,7 @@ class ChainRealisation:
     @property
     def block_strips(self) -> int | Expr:
         """Strips that a block holds."""
-        return {"strips": 1, "groups": GROUP_STRIPS, "batches": self.chain.first.strips}[self.form]
+        return {"strips": 1, "groups": GROUP_STRIPS, "batches": maximum(self.chain.first.strips, 1)}[self.form]
 
     @property
     def blocks(self) -> int | Expr:
