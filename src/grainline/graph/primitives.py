@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from grainline.base.dims import evaluate
-from grainline.base.dtypes import BY_NAME
+from grainline.base.dtypes import BF16, BY_NAME
 from grainline.base.errors import KernelError
 from grainline.graph.ir import Node
 
@@ -90,9 +90,19 @@ def shift(function: Callable[[Array, Array], Array]) -> Callable[[Array, Array],
 def cast(node: Node, arrays: list[Array], env: Env) -> Array:
     """NumPy's conversion; a float outside an integer type gives the nearest end of it, NaN gives 0."""
     x, to = arrays[0], BY_NAME[node.attributes["to"]]
+    if x.dtype == np.float64 and to == BF16:
+        return _odd_single(x).astype(to.numpy)
     if to.is_integer and node.inputs[0].dtype.is_float:
         return _saturating(x.astype(np.float64), to.numpy)
     return x.astype(to.numpy)
+
+
+def _odd_single(x: Array) -> Array:
+    """f64 as f32, an inexact result made odd: rounding that to bf16 rounds x once, which NumPy's bf16 does not."""
+    near = x.astype(np.float32)
+    past = np.abs(near.astype(np.float64)) > np.abs(x)
+    odd = ((near.view(np.uint32) - past.astype(np.uint32)) | np.uint32(1)).view(np.float32)
+    return np.where((near == x) | np.isnan(x), near, odd)
 
 
 def _saturating(x: Array, to: np.dtype[Any]) -> Array:
