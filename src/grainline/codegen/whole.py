@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from grainline.base.dtypes import I64
 from grainline.codegen import reduction
-from grainline.codegen.emit import FunctionText, Reg, i64
+from grainline.codegen.elementwise import apply
+from grainline.codegen.emit import FunctionText, Reg, constant, i64
 from grainline.codegen.evaluate import Evaluator
 from grainline.tile.access import effect_axes, operands_of, store_groups
 from grainline.tile.ir import Axis, Operation, Tile
@@ -45,14 +46,31 @@ class WholeBody:
         axis, inner = axes[0], axes[1:]
         self._in_order(stores, axis)
         self.ev.hoist(stores, axis)
+        scans = [o for o in self.ev.needed([t for s in stores for t in operands_of(s)]) if o.op == "scan"]
 
-        def step(index: Reg, _carried: list[Reg]) -> list[Reg]:
+        def step(index: Reg, totals: list[Reg]) -> list[Reg]:
             self.ev.enter({axis: index})
+            after = [self._scanned(o, total) for o, total in zip(scans, totals, strict=True)]
             self._store_nest(stores, inner)
             self.ev.leave()
-            return []
+            return after
 
-        self.f.loop(i64(0), self.ev.arguments.extent(axis.extent), 1, [], step)
+        initial = [self._scan_start(o) for o in scans]
+        self.f.loop(i64(0), self.ev.arguments.extent(axis.extent), 1, initial, step)
+
+    def _scan_start(self, scan: Operation) -> Reg:
+        """0, or for inclusive floats -0.0, which leaves the first element as it is."""
+        operand = scan.operands[0]
+        zero = -0.0 if operand.dtype.is_float and not scan.attributes["exclusive"] else 0
+        return constant(zero, operand.dtype, self.ev.lanes if self._varies(operand) else 0)
+
+    def _scanned(self, scan: Operation, total: Reg) -> Reg:
+        """Remembers the running sum at this element; gives the sum that the next one starts from."""
+        assert scan.result is not None
+        value = self.f.splat(self.ev.value(scan.operands[0]), total.lanes)
+        after = apply(self.f, "add", (total, value))
+        self.ev.remember(scan.result, total if scan.attributes["exclusive"] else after)
+        return after
 
     def _in_order(self, effects: list[Operation], axis: Axis) -> None:
         """Evaluates pending reductions that the loop over `axis` needs and that do not vary over it."""

@@ -3,6 +3,8 @@
 Attributes (by operator):
 * `cast`: to (DType name), numeric conversions follow NumPy and C.
 * `reduce`: kind in {sum, prod, max, min}, axes (sorted non-negative ints). The reduced axes stay with extent 1.
+* `cumsum`: axis, exclusive (bool): running sums in increasing order, in the type of the input; exclusive ones leave
+  their own element out and begin with 0.
 * `matmul`: inputs have rank >= 2; NumPy broadcasting of the leading axes; accumulation in f32 for f32.
 * `reshape`: no attribute; the target is the output value's shape. Same elements in row-major order.
 * `transpose`: perm. `expand`: target is the output's shape (broadcast).
@@ -38,7 +40,7 @@ POINTWISE: dict[str, int] = {
 }
 
 VIEWS = frozenset({"reshape", "transpose", "slice", "expand"})
-OTHER = frozenset({"reduce", "matmul", "concat", "pad", "gather", "gather_nd", "iota", "extents", "host"})
+OTHER = frozenset({"reduce", "cumsum", "matmul", "concat", "pad", "gather", "gather_nd", "iota", "extents", "host"})
 ALL = frozenset(POINTWISE) | VIEWS | OTHER
 
 

@@ -134,6 +134,16 @@ def neutral(kind: str, dtype: np.dtype[Any]) -> Any:
     return dtype.type(-np.inf if kind == "max" else np.inf)
 
 
+def cumsum(node: Node, arrays: list[Array], env: Env) -> Array:
+    x, axis = arrays[0], node.attributes["axis"]
+    sums = np.cumsum(x, axis=axis, dtype=x.dtype)
+    if not node.attributes["exclusive"] or x.shape[axis] == 0:
+        return sums
+    zero = np.zeros_like(np.take(x, [0], axis=axis))
+    earlier = np.take(sums, range(x.shape[axis] - 1), axis=axis)
+    return np.concatenate([zero, zero + earlier], axis=axis)  # 0 + (-0) is 0, as a sum that begins with 0 has it
+
+
 def matmul(node: Node, arrays: list[Array], env: Env) -> Array:
     return np.matmul(arrays[0], arrays[1])
 
@@ -256,6 +266,7 @@ MEANINGS: dict[str, Meaning] = {
     "where": pointwise(np.where),
     "cast": cast,
     "reduce": reduce,
+    "cumsum": cumsum,
     "matmul": matmul,
     "reshape": reshape,
     "transpose": transpose,

@@ -192,12 +192,13 @@ def _extents(node: Node) -> Shape | None:
     return found if len(found) <= 1 and product(found) == len(node.attributes["values"]) else (-1,)
 
 
-ARITY = {"reshape": 1, "transpose": 1, "slice": 1, "expand": 1, "reduce": 1, "matmul": 2, "pad": 1, "gather": 2,
-         "iota": 0, "extents": 0}  # fmt: skip
+ARITY = {"reshape": 1, "transpose": 1, "slice": 1, "expand": 1, "reduce": 1, "cumsum": 1, "matmul": 2, "pad": 1,
+         "gather": 2, "iota": 0, "extents": 0}  # fmt: skip
 
 SHAPES: dict[str, Callable[[Node], Shape | None]] = {
     "pointwise": _pointwise,
     "reduce": _reduce,
+    "cumsum": lambda node: node.inputs[0].shape,
     "transpose": _transpose,
     "gather": _gather,
     "concat": _concat,
@@ -222,6 +223,7 @@ def attributes_are_complete(node: Node) -> str | None:
 ATTRIBUTES: dict[str, frozenset[str]] = {
     "cast": frozenset({"to"}),
     "reduce": frozenset({"kind", "axes"}),
+    "cumsum": frozenset({"axis", "exclusive"}),
     "transpose": frozenset({"perm"}),
     "slice": frozenset({"starts", "steps"}),
     "concat": frozenset({"axis"}),

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from grainline.base.dtypes import ALL, BOOL, F32, F64, DType
 from grainline.base.errors import ModelError
 from grainline.graph.ir import Value
+from grainline.importer import extents
 from grainline.importer.builder import Builder, Decline
-from grainline.importer.call import Call, axes_of, only
+from grainline.importer.call import Call, axes_of, axis_of, only
+from grainline.importer.extents import Extent
 
 Rule = Callable[[Builder, Call], list[Value | None]]
 Write = Callable[[Builder, Value, tuple[int, ...]], Value]
@@ -82,6 +84,30 @@ def log_sum_exp(b: Builder, x: Value, axes: tuple[int, ...]) -> Value:
     return b.binary("add", b.unary("log", b.reduce("sum", shifted, axes)), top)
 
 
+def cumsum(b: Builder, call: Call) -> list[Value | None]:
+    """Reversed sums are the sums of the reversed input, reversed."""
+    x = call.input(0)
+    only(x, *NUMBERS)
+    content = b.content(call.input(1))
+    if content is None or content.size != 1 or not isinstance(content.ravel()[0], int):
+        raise Decline("the axis is only known at run time")
+    rank = b.rank(x)
+    if rank == 0:
+        raise Decline("CumSum of a scalar is not compiled")
+    axis = axis_of(call, content.ravel()[0], rank)
+    is_reversed = bool(call.integer("reverse", 0))
+    source = _reversed(b, x, axis) if is_reversed else x
+    sums = b.emit("cumsum", (source,), x.dtype, b.shape(x), axis=axis, exclusive=bool(call.integer("exclusive", 0)))
+    return [_reversed(b, sums, axis) if is_reversed else sums]
+
+
+def _reversed(b: Builder, x: Value, axis: int) -> Value:
+    shape = b.shape(x)
+    starts: list[Extent] = [0] * len(shape)
+    starts[axis] = extents.maximum(shape[axis] - 1, 0)
+    return b.slice(x, starts, shape, [-1 if a == axis else 1 for a in range(len(shape))])
+
+
 def global_pool(write: Write) -> Rule:
     """Reduces every axis after batch and channels; they stay with extent 1."""
 
@@ -108,5 +134,6 @@ TABLE: dict[tuple[str, str], list[tuple[int, Rule]]] = {
     ("", "ReduceLogSum"): [(1, reduction(log_sum, *FLOATS))],
     ("", "GlobalAveragePool"): [(1, global_pool(mean))],
     ("", "GlobalMaxPool"): [(1, global_pool(plain("max")))],
+    ("", "CumSum"): [(11, cumsum)],
     ("", "ReduceLogSumExp"): [(1, reduction(log_sum_exp, *FLOATS))],
 }

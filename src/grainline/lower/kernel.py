@@ -285,6 +285,13 @@ def _emit_reduce(kernel: _KernelBuilder, node: Node) -> TileValue:
     return kernel.program.reduce(REDUCTIONS[node.attributes["kind"]], kernel.spread(operand), axis)
 
 
+def _emit_cumsum(kernel: _KernelBuilder, node: Node) -> TileValue:
+    axis = kernel.axis_of(node.attributes["axis"])
+    assert axis is not None
+    operand = kernel.spread(kernel.operand(node.inputs[0]))
+    return kernel.program.scan(operand, axis, exclusive=node.attributes["exclusive"])
+
+
 def _emit_iota(kernel: _KernelBuilder, node: Node) -> TileValue:
     p, dtype = kernel.program, node.output.dtype
     start, step = node.attributes["start"], node.attributes["step"]
@@ -453,6 +460,7 @@ _COLLECT: dict[str, Callable[[_KernelBuilder, Node], None]] = {
 _EMIT: dict[str, Callable[[_KernelBuilder, Node], TileValue]] = {
     "cast": _emit_cast,
     "reduce": _emit_reduce,
+    "cumsum": _emit_cumsum,
     "iota": _emit_iota,
     "extents": _emit_extents,
     "gather": _emit_gather,

@@ -113,12 +113,33 @@ def _loads_in_loops(stores: list[Operation], flow: Dataflow) -> list[Operation]:
     return loads
 
 
+def scan_stands_alone(program: TileProgram, flow: Dataflow) -> str | None:
+    """Running sums are carried by the one loop of one store."""
+    scans = [o for o in program.body if o.op == "scan"]
+    if scans and (len(tile_axes(program)) != 1 or sum(o.op == "store" for o in program.body) != 1):
+        return "running sums are realised in programs of one tile axis and one store"
+    return None
+
+
+def no_scan(program: TileProgram, flow: Dataflow) -> str | None:
+    return "running sums go along an axis in order, lanes do not" if any(o.op == "scan" for o in program.body) else None
+
+
 Rule = Callable[[TileProgram, Dataflow], "str | None"]
 WHOLE_RULES: tuple[Rule, ...] = (
-    no_matrix_product, views_are_strided, no_load_after_store, loop_loads_keep_their_snapshot
+    no_matrix_product,
+    views_are_strided,
+    no_load_after_store,
+    loop_loads_keep_their_snapshot,
+    scan_stands_alone,
 )
 LOCAL_RULES: tuple[Rule, ...] = (
-    no_matrix_product, views_are_strided, no_load_after_store, one_tile_axis, lane_reductions_only
+    no_matrix_product,
+    views_are_strided,
+    no_load_after_store,
+    one_tile_axis,
+    lane_reductions_only,
+    no_scan,
 )
 
 

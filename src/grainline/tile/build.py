@@ -200,6 +200,11 @@ class ProgramBuilder:
         space = tuple(a for a in value.space if a is not axis)
         return self._append("reduce", (value.tile,), value.dtype, space, axis=axis, attributes=attributes)
 
+    def scan(self, value: Value, axis: Axis, exclusive: bool = False) -> Value:
+        """Running sums of `value` along `axis`, in order."""
+        attributes = {"exclusive": exclusive}
+        return self._append("scan", (value.tile,), value.dtype, value.space, axis=axis, attributes=attributes)
+
     def sum(self, value: Value, axis: Axis) -> Value:
         return self.reduce("add", value, axis)
 

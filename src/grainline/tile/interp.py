@@ -86,6 +86,8 @@ class _Instance:
             return self._load(operation, result)
         if op == "reduce":
             return self._reduce(operation)
+        if op == "scan":
+            return self._scan(operation)
         if op == "mma":
             return self._mma(operation, result)
         operands = [self._spread(tile, result.space) for tile in operation.operands]
@@ -183,6 +185,19 @@ class _Instance:
         if attributes["use_init"]:
             folded = _fold(attributes["kind"], np.stack([np.broadcast_to(init, folded.shape), folded]), 0)
         return folded
+
+    def _scan(self, operation: Operation) -> Array:
+        (operand,) = operation.operands
+        assert operation.axis is not None
+        value = np.moveaxis(self.values[operand.id], operand.space.index(operation.axis), 0)
+        exclusive = operation.attributes["exclusive"]
+        total = np.zeros(value.shape[1:], value.dtype)
+        sums = np.empty_like(value)
+        for position, item in enumerate(value):
+            after = item if position == 0 and not exclusive else (total + item).astype(value.dtype)
+            sums[position] = total if exclusive else after
+            total = after
+        return np.moveaxis(sums, 0, operand.space.index(operation.axis))
 
     def _mma(self, operation: Operation, result: Tile) -> Array:
         assert operation.axis is not None

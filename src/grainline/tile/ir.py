@@ -23,6 +23,8 @@ Operations (`Operation.op`), with operands and attributes:
 * `reduce` kind in {add, mul, min, max}, axis, operand -> tile without that axis; unordered_tree: contributions may be
   regrouped, no identity is invented, an empty axis gives `init`; init enters exactly once when `use_init`
   (otherwise init is only the value of an empty reduction). min/max pass NaN through.
+* `scan` axis, exclusive, operand over that axis -> tile over the same axes: ordered sums along the axis in the
+  operand's type; sum i takes elements 0..i in increasing order, without element i (and from 0) when exclusive
 * `mma` axis, operands (a, b) -> sum over `axis` of a*b: f32, one FMA chain per element in increasing k from 0.
 """
 

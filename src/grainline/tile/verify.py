@@ -9,7 +9,7 @@ from grainline.tile.ir import COMPARISONS, ELEMENTWISE, LOGICAL, Affine, Axis, O
 
 REDUCTIONS = ("add", "mul", "min", "max")
 BOUNDS = ("assume", "zero", "error")
-SHAPE_OPS = frozenset({"const", "coord", "extent", "load", "store", "reduce", "mma"})
+SHAPE_OPS = frozenset({"const", "coord", "extent", "load", "store", "reduce", "scan", "mma"})
 BINARY = (
     *("add", "sub", "mul", "div", "mod", "fmod", "pow", "min", "max", "eq", "ne", "lt", "le", "gt", "ge"),
     *("and", "or", "xor", "bitand", "bitor", "bitxor", "shl", "shr", "mma"),
@@ -171,6 +171,19 @@ def reduction_is_closed(program: TileProgram, operation: Operation) -> str | Non
     return None
 
 
+def scan_keeps_its_axes(program: TileProgram, operation: Operation) -> str | None:
+    if operation.op != "scan":
+        return None
+    (operand,) = operation.operands
+    if operation.axis is None or operation.axis in program.roots or operation.axis not in operand.space:
+        return "needs a tile axis that its operand spans"
+    if operation.result is None or operation.result.space != operand.space:
+        return f"has the space {operation.result and operation.result.space}, expected {operand.space}"
+    if operand.dtype.kind not in "fiu" or not isinstance(operation.attributes.get("exclusive"), bool):
+        return "sums numbers, and says whether it is exclusive"
+    return None
+
+
 def coordinates_name_an_axis(program: TileProgram, operation: Operation) -> str | None:
     if operation.op != "coord":
         return None
@@ -202,5 +215,6 @@ OPERATION_RULES: tuple[Callable[[TileProgram, Operation], str | None], ...] = (
     access_space_is_the_index_space,
     store_keeps_the_type,
     reduction_is_closed,
+    scan_keeps_its_axes,
     coordinates_name_an_axis,
 )

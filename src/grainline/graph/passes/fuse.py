@@ -9,6 +9,7 @@ with 1 at the reduced axis. The rules know operator *families*, no operator patt
 * `column`: reductions over another axis; only reduced values may leave the group.
 * `matmul`: one matrix product, and row work over its result (its strip epilogue). A second product whose left operand
   is that result may follow, with row work of its own: the group is then a chain of two stages, see `_chain`.
+* `scan`: one running sum, its axis serial inside each program.
 * `single`: a node that stands alone (host, concat, extents).
 
 A node joins the latest group that makes one of its inputs. Joining is legal when nothing it reads depends on that
@@ -29,7 +30,7 @@ from grainline.graph.ops import is_pointwise, is_view
 MAX_NODES = 96
 
 #: operators that read elements of their operands other than the one they make: those lie in a buffer, outside the group
-WHOLE_OPERANDS = frozenset({"gather", "gather_nd", "pad", "matmul"})
+WHOLE_OPERANDS = frozenset({"gather", "gather_nd", "pad", "matmul", "cumsum"})
 ALONE = frozenset({"host", "concat"})
 
 
@@ -101,6 +102,8 @@ class _Partition:
             kind = "single"
         elif node.op == "matmul":
             kind = "matmul"
+        elif node.op == "cumsum":
+            kind, axis = "scan", node.attributes["axis"]
         elif node.op == "reduce":
             space = node.inputs[0].shape or ()
             axis = node.attributes["axes"][0]
@@ -117,7 +120,7 @@ class _Partition:
 
     def _host_group(self, node: Node) -> Group | None:
         """Joins `node` to a group that makes one of its inputs, the latest that is legal."""
-        if node.op in ALONE or node.op in ("matmul", "extents", "iota", "pad"):
+        if node.op in ALONE or node.op in ("matmul", "cumsum", "extents", "iota", "pad"):
             return None
         made = {g.id: g for v in node.inputs if (g := self.owner.get(v.name)) is not None}
         for group in sorted(made.values(), key=self._last, reverse=True):
@@ -134,7 +137,7 @@ class _Partition:
         return self.order[id(group.nodes[-1])]
 
     def _fits(self, group: Group, node: Node) -> bool:
-        if group.kind == "single" or len(group.nodes) >= MAX_NODES:
+        if group.kind in ("single", "scan") or len(group.nodes) >= MAX_NODES:
             return False
         if node.op == "reduce":
             return self._reduce_fits(group, node)
