@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from grainline.base.dims import Expr
 from grainline.base.dtypes import BOOL
@@ -85,7 +86,8 @@ def _stage(chain: Chain, scratch: ChainScratch, number: int) -> _Stage:
     form = TileForm(product, number == 0, to_strip, stride, f"p{number}_")
     assert product.mma.result is not None
     has_rows = to_strip and not (number == 0 and chain.between.id == product.mma.result.id)
-    return _Stage(number, product, form, scratch.packed_b[number], scratch.strips[number], scratch.spills[number], has_rows)
+    packed_b, strips, spills = scratch.packed_b[number], scratch.strips[number], scratch.spills[number]
+    return _Stage(number, product, form, packed_b, strips, spills, has_rows)
 
 
 def _stage_functions(kernel: KernelText, chain: Chain, stage: _Stage) -> None:
@@ -95,8 +97,8 @@ def _stage_functions(kernel: KernelText, chain: Chain, stage: _Stage) -> None:
     if not stage.form.to_strip:
         edge_function(kernel, stage.form)
     if stage.has_rows:
-        rows = stage_rows(chain, stage.product)
-        whole_rows_function(kernel, f"{stage.form.prefix}rows", stage.product, rows, stage.spills)
+        program = stage_rows(chain, stage.product)
+        whole_rows_function(kernel, f"{stage.form.prefix}rows", stage.product, program, stage.spills)
 
 
 def _entry(w: Writer, stages: tuple[_Stage, _Stage]) -> None:
@@ -166,7 +168,7 @@ class _Strips:
         for stage in self.stages:
             self._product(stage, each, w.less(w.sub(after, first), "2"))
             if stage.has_rows:
-                each(lambda strip, slot, stage=stage: self._finish_rows(stage, strip, slot))
+                each(partial(self._finish_rows, stage))
 
     def _product(self, stage: _Stage, each: Callable[[Callable[[str, str], None]], None], alone: str) -> None:
         """One product of all strips of the group, chunk by chunk of its columns."""

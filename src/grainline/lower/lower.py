@@ -41,7 +41,7 @@ Extent = int | Expr
 @dataclass(frozen=True)
 class Backend:
     """`plan(program)` gives the kernel key and the variants in the program's symbols; `pack` packs a [1..., K, N]
-    matrix into column panels of width `panel`; `refuses(program)` says why a chain of products is not realised, or None.
+    matrix into column panels of width `panel`; `refuses(program)` says why a chain of products is not realised, if so.
     """
 
     plan: Callable[[TileProgram], tuple[str, tuple[Variant, ...]]]

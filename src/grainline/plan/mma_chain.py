@@ -223,7 +223,8 @@ def chain_scratch(plan: ChainRealisation) -> ChainScratch:
     starts: list[int | Expr] = [0]
     for each in sizes:
         starts.append(starts[-1] + each)
-    return ChainScratch(starts[0], size, (starts[1], starts[2]), (starts[3], starts[4]), (starts[5], starts[6]), starts[7])
+    a, b0, b1, strips0, strips1, spills0, spills1, total = starts
+    return ChainScratch(a, size, (b0, b1), (strips0, strips1), (spills0, spills1), total)
 
 
 def _spill_floats(chain: Chain, stage: Product) -> int | Expr:
