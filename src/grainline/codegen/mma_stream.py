@@ -98,7 +98,13 @@ def group_share(w: Writer, k_extent: int | Expr, column: str) -> Share:
 def fetch(w: Writer, share: Share, k: str, panels: int, steps: int) -> None:
     """Fetches what belongs to `steps` steps from k on. Far from the first level: that one holds the rows of A."""
     first = w.function.pointer(share.start, Reg(w.mul(w.mul(k, share.pace), str(panels)), I64), 1)
-    w.module.declare("void @llvm.prefetch.p0(ptr, i32, i32, i32)")
     for number in range(panels * steps):
-        address = w.function.pointer(first, Reg(w.mul(share.pace, str(number)), I64), 1)
-        w.function.do(f"call void @llvm.prefetch.p0(ptr {address}, i32 0, i32 1, i32 1)")
+        if number:
+            first = w.function.pointer(first, Reg(share.pace, I64), 1)
+        prefetch(w, first, "i32 0, i32 1")
+
+
+def prefetch(w: Writer, address: str, use: str) -> None:
+    """`use` is (0: to read, 1: to write), (locality: 3 first level ... 1 a far one)."""
+    w.module.declare("void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+    w.function.do(f"call void @llvm.prefetch.p0(ptr {address}, {use}, i32 1)")

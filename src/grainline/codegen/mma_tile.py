@@ -14,7 +14,7 @@ from grainline.base.dims import Expr
 from grainline.base.dtypes import F32, I64
 from grainline.codegen.emit import Reg, constant
 from grainline.codegen.mma_epilogue import RegisterEpilogue, streams_of
-from grainline.codegen.mma_stream import FETCHING_ROWS, Share, fetch, group_share
+from grainline.codegen.mma_stream import FETCHING_ROWS, Share, fetch, group_share, prefetch
 from grainline.codegen.mma_text import KernelText, Writer
 from grainline.plan.mma import PANEL, STRIP_ROWS, Product
 
@@ -70,6 +70,7 @@ def tile_function(kernel: KernelText, form: TileForm, rows: int) -> None:
         share = None
         if form.fetches_ahead and rows >= FETCHING_ROWS:
             share = group_share(w, form.product.k.extent, column)
+            _touch_results(w, form, rows, column)
         accumulators = _contract(w, form, a_rows, bases, share)
         if form.to_strip:
             _store_to_strip(w, rows, numbers, accumulators)
@@ -78,6 +79,23 @@ def tile_function(kernel: KernelText, form: TileForm, rows: int) -> None:
 
     w.loop("0", "%cols", PANEL * panels, group)
     w.function.do("ret void")
+
+
+def _touch_results(w: Writer, form: TileForm, rows: int, column: str) -> None:
+    """Brings near what the epilogue reads and writes in the rows of the group, while the group is computed.
+
+    Only for whole strips: a product of many rows, whose result does not stay near, has hardly any others.
+    """
+    if form.to_strip or rows < STRIP_ROWS:
+        return
+    epilogue = RegisterEpilogue(w, form.product, form.pointers())
+    for row in range(rows):
+        for stream, pointer in zip(epilogue.streams, epilogue.row_pointers(str(row))):
+            if not stream.spans_columns or stream.row_stride == 0:
+                continue
+            start, use = w.at(pointer, column), "i32 1, i32 3" if stream.operation.op == "store" else "i32 0, i32 3"
+            for panel in range(PANELS_TOGETHER[w.lanes][rows]):
+                prefetch(w, w.at(start, str(panel * PANEL)), use)
 
 
 def _row_bases(w: Writer, form: TileForm, rows: int) -> list[str]:
