@@ -129,8 +129,10 @@ def test_out_of_range_tokens_are_an_error_and_the_next_call_works(encoder):
     for bad in (30522, -30523, 1 << 40):
         ids = feeds["input_ids"].copy()
         ids[1, 3] = bad
-        with pytest.raises(grainline.KernelError):
+        with pytest.raises(grainline.KernelError) as caught:
             model.run({**feeds, "input_ids": ids})
+        assert caught.value.value == "input_ids" and caught.value.found == f"{bad} at [1, 3]"
+        assert caught.value.expected == "-30522 to 30521" and caught.value.node
         for got, want in zip(model.run(feeds), good, strict=True):
             assert got.tobytes() == want.tobytes()
 

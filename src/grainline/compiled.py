@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from grainline.base.errors import KernelError
 from grainline.graph.ir import Declared, ModelInfo
+from grainline.graph.lookups import Lookup, blamed
 from grainline.runtime.executor import ModelExecutor
 
 
@@ -18,9 +20,15 @@ class CompiledModel:
     """
 
     def __init__(
-        self, info: ModelInfo, executor: ModelExecutor, explanation: str, source: memoryview | None = None
+        self,
+        info: ModelInfo,
+        executor: ModelExecutor,
+        explanation: str,
+        lookups: tuple[Lookup, ...] = (),
+        source: memoryview | None = None,
     ) -> None:
         self.info = info
+        self.lookups = lookups
         self.executor = executor.load()
         if source is not None and isinstance(source.obj, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
             source.obj.madvise(mmap.MADV_DONTNEED)
@@ -38,6 +46,10 @@ class CompiledModel:
     def timed_run(self, feeds: Any, names: Any) -> tuple[list[Any], list[dict[str, Any]]]:
         """A run, and one record per node: name, kernel, start_ns, elapsed_ns."""
         return self.executor.run_profiled(feeds, names)
+
+    def blamed(self, error: KernelError, feeds: Any) -> KernelError:
+        """A failed run's error, with the input element that caused it where that can be told."""
+        return blamed(error, self.lookups, feeds) if isinstance(feeds, Mapping) else error
 
     def trim(self) -> int:
         """Gives the memory kept between runs back to the system; returns the bytes."""

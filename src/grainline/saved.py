@@ -31,6 +31,7 @@ from grainline.compiled import CompiledModel
 from grainline.execgraph.ir import ExecuteGraph
 from grainline.execgraph.pack import Packed
 from grainline.graph.ir import ModelInfo
+from grainline.graph.lookups import Lookup
 from grainline.runtime.executor import ModelExecutor
 
 MAGIC = b"GRAINLINE"
@@ -47,6 +48,7 @@ class Record:
     packed: Packed
     kernels: dict[str, str]
     explanation: str
+    lookups: tuple[Lookup, ...]
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ def load(spot: Spot, options: Options) -> CompiledModel | None:
             threads=options.threads or 0,
             packed=record.packed,
         )
-        return CompiledModel(record.info, executor, record.explanation, spot.data)
+        return CompiledModel(record.info, executor, record.explanation, record.lookups, spot.data)
     except Exception:
         return None
 
@@ -112,7 +114,8 @@ def save(spot: Spot, model: CompiledModel, kernels: dict[str, str], data: memory
     graph = model.executor.graph
     if graph.host_ops:
         return
-    record = Record(model.info, replace(graph, main=()), model.executor.packed, kernels, model.explanation)
+    bare = replace(graph, main=())
+    record = Record(model.info, bare, model.executor.packed, kernels, model.explanation, model.lookups)
     out = io.BytesIO(MAGIC)
     out.seek(0, io.SEEK_END)
     try:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from grainline.base.errors import FeedError, ModelError
+from grainline.base.errors import FeedError, KernelError, ModelError
 from grainline.base.knobs import Options
 from grainline.session.feeds import checked_outputs, normalised
 from grainline.session.options import NodeArg, onnx_type
@@ -54,6 +54,8 @@ class Model:
             return self._execute(feeds, None)
         except (FeedError, TypeError) as refusal:
             return self._run_again(refusal, feeds, None)
+        except KernelError as error:
+            raise self._compiled.blamed(error, feeds) from error.__cause__
 
     def run_chosen(self, feeds: Any, outputs: Any, **cancel: Any) -> list[np.ndarray]:
         """A run with checked output names; `cancel` is the word that ends the run when it is set."""
@@ -63,6 +65,8 @@ class Model:
             return self._execute(feeds, names, **cancel)
         except (FeedError, TypeError) as refusal:
             return self._run_again(refusal, feeds, names, **cancel)
+        except KernelError as error:
+            raise self._compiled.blamed(error, feeds) from error.__cause__
 
     def _run_again(self, refusal: Exception, feeds: Any, names: Any, **cancel: Any) -> list[np.ndarray]:
         """The second try of a refused run, with everything array-like made an array; raises the refusal otherwise."""
