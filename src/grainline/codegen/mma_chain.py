@@ -1,8 +1,8 @@
 """Chains of two products: (chain, plan) -> the LLVM IR of one kernel. The middle never leaves a home's scratch.
 
 Per batch element of a call both right operands are made ready once. Then groups of strips run: the first product into
-the strips of the scratch, the row-wise code on them in place, the second product from them to the results. The rows of
-a matrix are spread evenly over its strips, as for single products, and so are the chunks of B that strips share.
+the strips of the scratch, the row-wise code on them in place, the second product from them to the results. Meanwhile
+the operands of the next batch element are on their way. The rows of a matrix are spread evenly over its strips.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from grainline.base.dtypes import BOOL
 from grainline.codegen.emit import ModuleText, Reg
 from grainline.codegen.kernel import PLACEHOLDER, EmittedKernel, finished
 from grainline.codegen.mma import emit_mma
+from grainline.codegen.mma_ahead import FEW_FLOATS, Runs, ahead_function, floats_of, left_runs, right_runs
 from grainline.codegen.mma_epilogue import streams_of
 from grainline.codegen.mma_nest import Right, StripRows, address, call_tile, coordinates, pack_right, strip_count
 from grainline.codegen.mma_pack import pack_a_function, pack_b_function
@@ -67,6 +68,7 @@ def emit_products(plan: Plan) -> EmittedKernel:
     _entry(kernel.entry(PLACEHOLDER), stages)
     _Strips(kernel, chosen, stages, scratch).emit()
     pack_a_function(kernel, stages[0].form)
+    ahead_function(kernel, _operands(stages))
     for stage in stages:
         _stage_functions(kernel, chain, stage)
     own = {BLOCK_STRIPS: chosen.block_strips}
@@ -101,6 +103,18 @@ def _stage_functions(kernel: KernelText, chain: Chain, stage: _Stage) -> None:
         whole_rows_function(kernel, f"{stage.form.prefix}rows", stage.product, program, stage.spills)
 
 
+def _operands(stages: tuple[_Stage, _Stage]) -> tuple[Runs, ...]:
+    """What a batch element reads: the left operand of the first product and both right ones."""
+    first, second = (stage.product for stage in stages)
+    return left_runs(first), right_runs(first), right_runs(second)
+
+
+def _sources(w: Writer, stages: tuple[_Stage, _Stage], at: dict[Axis, str]) -> list[str]:
+    """Where the operands of a batch element begin."""
+    first, second = (stage.product for stage in stages)
+    return [address(w, o.view, linear_access(o), at) for o in (first.a, first.b, second.b)]
+
+
 def _entry(w: Writer, stages: tuple[_Stage, _Stage]) -> None:
     """The entry function: the matrices of the range, each with its right operands ready to be read by strips."""
     w.function.when(Reg(w.less("%begin", "%end"), BOOL), [], lambda: _matrices(w, stages))
@@ -116,21 +130,24 @@ def _matrices(w: Writer, stages: tuple[_Stage, _Stage]) -> list[Reg]:
         start = w.mul(number, blocks)
         low = w.larger(w.sub("%begin", start), "0")
         high = w.smaller(w.sub("%end", start), blocks)
-        _matrix(w, stages, number, w.mul(low, unit), w.smaller(w.mul(high, unit), strips))
+        following = w.add(number, "1")
+        following = w.choose(w.less(following, after), following, "-1")
+        _matrix(w, stages, (number, following), w.mul(low, unit), w.smaller(w.mul(high, unit), strips))
 
     w.loop(w.divide("%begin", blocks), after, 1, matrix)
     return []
 
 
-def _matrix(w: Writer, stages: tuple[_Stage, _Stage], number: str, low: str, high: str) -> None:
-    """The strips low..high-1 of one batch element."""
+def _matrix(w: Writer, stages: tuple[_Stage, _Stage], numbers: tuple[str, str], low: str, high: str) -> None:
+    """The strips low..high-1 of one batch element, `numbers` are its own and that of the next one or -1."""
     first = stages[0].product
-    at = coordinates(w, first.batch, number)
+    at, following = (coordinates(w, first.batch, w.larger(number, "0")) for number in numbers)
     operands = ["ptr %args", "ptr %scratch", f"ptr {address(w, first.a.view, linear_access(first.a), at)}"]
+    operands += [f"ptr {source}" for source in _sources(w, stages, following)]
     for stage in stages:
         right = pack_right(w, stage.product, stage.form.prefix, stage.packed_b, at, w.sub(high, low))
         operands += right.arguments()
-    operands += [f"i64 {low}", f"i64 {high}", *(f"i64 {at[axis]}" for axis in first.batch)]
+    operands += [f"i64 {low}", f"i64 {high}", f"i64 {numbers[1]}", *(f"i64 {at[axis]}" for axis in first.batch)]
     w.call_or_leave("strips", operands)
 
 
@@ -144,16 +161,20 @@ class _Strips:
         self.stages = stages
         self.scratch = scratch
         batch = plan.chain.first.batch
-        parameters = [("ptr", "scratch"), ("ptr", "a")]
+        parameters = [("ptr", name) for name in ("scratch", "a", "n0", "n1", "n2")]
         parameters += [tuple(each.replace("%", "").split()) for s in stages for each in s.right().arguments()]  # type: ignore[misc]
-        parameters += [("i64", "low"), ("i64", "high"), *(("i64", f"x{i}") for i in range(len(batch)))]
+        parameters += [("i64", name) for name in ("low", "high", "following")]
+        parameters += [("i64", f"x{i}") for i in range(len(batch))]
         self.w = kernel.internal("strips", parameters, "i32")
         self.batch: dict[Axis, str] = {axis: f"%x{i}" for i, axis in enumerate(batch)}
         self.rows = StripRows.of(self.w, plan.chain.first)
 
     def emit(self) -> None:
         w = self.w
-        w.loop("%low", "%high", self.together, lambda first: self._group(first))
+        self.shares = w.divide(w.add(w.sub("%high", "%low"), str(self.together - 1)), str(self.together))
+        wanted = w.choose(w.less("%following", "0"), "0", str(FEW_FLOATS))
+        self.fetches = w.less(floats_of(w, _operands(self.stages)), wanted)
+        w.loop("%low", "%high", self.together, self._group)
         w.function.do("ret i32 0")
 
     def _group(self, first: str) -> None:
@@ -164,11 +185,20 @@ class _Strips:
         def each(body: Callable[[str, str], None]) -> None:
             w.loop(first, after, 1, lambda strip: body(strip, w.sub(strip, first)))
 
+        w.function.when(Reg(self.fetches, BOOL), [], lambda: self._ahead(first))
         each(self._pack_a)
         for stage in self.stages:
             self._product(stage, each, w.less(w.sub(after, first), "2"))
             if stage.has_rows:
                 each(partial(self._finish_rows, stage))
+
+    def _ahead(self, first: str) -> list[Reg]:
+        """Fetches the share of this group in the next batch element."""
+        w = self.w
+        share = w.divide(w.sub(first, "%low"), str(self.together))
+        operands = f"ptr %n0, ptr %n1, ptr %n2, i64 {share}, i64 {self.shares}"
+        w.function.do(f"call void @ahead(ptr %args, {operands})")
+        return []
 
     def _product(self, stage: _Stage, each: Callable[[Callable[[str, str], None]], None], alone: str) -> None:
         """One product of all strips of the group, chunk by chunk of its columns."""

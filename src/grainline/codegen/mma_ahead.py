@@ -1,0 +1,73 @@
+"""The way of the next batch element into cache: each group of strips fetches its share of the operands that follow.
+
+The rows of one head lie far apart in memory, a line or two each, so that no hardware prefetcher follows them; packing
+them would wait for every one. Where operands are large, the time of packing does not count and they are left alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from grainline.base.dims import Expr
+from grainline.codegen.mma_text import KernelText, Writer
+from grainline.plan.mma import Product
+from grainline.tile.access import linear_access
+
+LINE_FLOATS = 16
+# More than this many floats in all operands of a batch element: they would push each other out of the second level.
+FEW_FLOATS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """An operand of one batch element as `count` runs of `length` floats, `step` apart."""
+
+    count: int | Expr
+    length: int | Expr
+    step: int | Expr
+
+
+def left_runs(product: Product) -> Runs:
+    return Runs(product.m.extent, product.k.extent, linear_access(product.a).coefficient(product.m))
+
+
+def right_runs(product: Product) -> Runs:
+    """Scattered operands have runs of one float."""
+    access, n, k = linear_access(product.b), product.n, product.k
+    if product.b_form == "columns":
+        return Runs(n.extent, k.extent, access.coefficient(n))
+    return Runs(k.extent, n.extent if product.b_form == "rows" else 1, access.coefficient(k))
+
+
+def ahead_function(kernel: KernelText, operands: tuple[Runs, ...]) -> None:
+    """`void @ahead(args, sources..., share, shares)`: fetches share `share` of `shares` of every operand."""
+    sources = [("ptr", f"s{i}") for i in range(len(operands))]
+    w = kernel.internal("ahead", [*sources, ("i64", "share"), ("i64", "shares")])
+    for i, runs in enumerate(operands):
+        _fetch(w, runs, f"%s{i}")
+    w.function.do("ret void")
+
+
+def _fetch(w: Writer, runs: Runs, source: str) -> None:
+    count, step = w.extent(runs.count), w.extent(runs.step)
+    size = w.divide(w.add(count, w.sub("%shares", "1")), "%shares")
+    first = w.mul("%share", size)
+    w.module.declare("void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+
+    def run(index: str) -> None:
+        start = w.at(source, w.mul(step, index))
+        w.loop("0", w.extent(runs.length), LINE_FLOATS, lambda at: _line(w, w.at(start, at)))
+
+    w.loop(first, w.smaller(w.add(first, size), count), 1, run)
+
+
+def _line(w: Writer, address: str) -> None:
+    w.function.do(f"call void @llvm.prefetch.p0(ptr {address}, i32 0, i32 2, i32 1)")
+
+
+def floats_of(w: Writer, operands: tuple[Runs, ...]) -> str:
+    """Floats of all operands of a batch element."""
+    total = "0"
+    for runs in operands:
+        total = w.add(total, w.mul(w.extent(runs.count), w.extent(runs.length)))
+    return total
