@@ -46,3 +46,14 @@ def test_a_space_larger_than_memory_is_an_error_even_if_it_is_never_stored(monke
     np.testing.assert_array_equal(model.run({"x": np.ones(2, np.float32), "y": np.ones(50, np.float32)})[0], [100, 100])
     with pytest.raises(GrainlineError, match="number of elements of node 'wide'"):
         model.run({"x": np.ones(3, np.float32), "y": np.ones(50, np.float32)})
+
+
+def test_a_reshape_that_only_a_run_can_check_compiles():
+    x, y = Value("x", F32, (A, B)), Value("y", F32, (6, 2))
+    node = Node("reshape", (x,), (y,), {}, "flat")
+    guard = Guard(A * B, 12, "a reshape keeps the number of elements", "flat")
+    model = pipeline.compile_graph(Graph("g", (x,), (("y", y),), (node,), {}, guards=(guard,)), OPTIONS)
+    array = np.arange(12, dtype=np.float32)
+    np.testing.assert_array_equal(model.run({"x": array.reshape(3, 4)})[0], array.reshape(6, 2))
+    with pytest.raises(FeedError, match="keeps the number of elements"):
+        model.run({"x": np.ones((3, 5), np.float32)})

@@ -160,11 +160,7 @@ class _Lowering:
         if layout is None:
             source = self._dense(node.inputs[0])
             layout = _view_layout(node, source.layout, shape)
-            if layout is None:
-                raise ModelError(
-                    "a view does not hold the elements of its input", node=node.name or node.op,
-                    expected=f"{list(node.inputs[0].shape or ())}", found=f"{list(shape)}",
-                )  # fmt: skip
+            layout = layout or _same_elements(node, shape, source.layout.offset)
         return Place(source.slot, source.dtype, layout)
 
     def _place_or_copy(self, value: Value) -> Place:
@@ -413,6 +409,17 @@ class _Lowering:
             )
             self.packed[value.name] = Place(slot, value.dtype, lay.dense((panels, rows, width)))
         return self.packed[value.name]
+
+
+def _same_elements(node: Node, shape: tuple[Extent, ...], offset: Extent) -> lay.Layout:
+    """A reshape of a dense value whose counts no algebra matches: a guard holds them equal in every run."""
+    source = node.inputs[0].shape or ()
+    if isinstance(product(source), int) and isinstance(product(shape), int):
+        raise ModelError(
+            "a reshape changes the number of elements", node=node.name or node.op, expected=f"{list(source)}",
+            found=f"{list(shape)}",
+        )  # fmt: skip
+    return lay.dense(shape, offset)
 
 
 def _call_host(node: Node, *arguments: Any) -> tuple[Any, ...]:
