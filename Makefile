@@ -36,7 +36,7 @@ extra = $$($(PY) -c 'import sys, tomllib; \
 
 native_sources := $(shell find native CMakeLists.txt -not -path '*/tests/*' \( -name '*.cpp' -o -name '*.h' -o -name CMakeLists.txt \) 2>/dev/null)
 
-.PHONY: help demo test test-python test-native bench lint format dev sanitize clean
+.PHONY: help demo test test-python test-native test-slow bench lint format dev sanitize clean
 
 help: ## print this list
 	@echo "Grainline. Targets:"
@@ -49,7 +49,10 @@ demo: $(STAMPS)/build $(STAMPS)/demo ## embed twenty sentences, print the closes
 test: test-native test-python ## run the whole test suite: native, then Python
 
 test-python: $(STAMPS)/build $(STAMPS)/test ## run the Python tests
-	@$(PY) -m pytest $(PYTEST_ARGS)
+	@$(PY) -m pytest -m "not slow" $(PYTEST_ARGS)
+
+test-slow: $(STAMPS)/build $(STAMPS)/test ## run the tests that take minutes: 300 shapes, the whole ONNX backend suite
+	@$(PY) -m pytest -m slow -s $(PYTEST_ARGS)
 
 test-native: $(STAMPS)/tools ## run the C++ tests
 	@mkdir -p build
