@@ -15,7 +15,9 @@ from grainline.base.dims import Expr, evaluate, symbol
 from grainline.base.dtypes import F32
 from grainline.codegen.kernel import emit
 from grainline.codegen.llvm import LinkedObject, compile_object, link_object
-from grainline.plan.panels import pack_panels
+from grainline.codegen.mma_stream import chunk_panels
+from grainline.plan.mma import CHUNK_PANELS, describe
+from grainline.plan.panels import PANEL, pack_panels
 from grainline.plan.planner import plan
 from grainline.plan.target import Target, host_target
 from grainline.plan.types import Plan
@@ -256,6 +258,14 @@ def test_the_realisations_of_a_product_share_one_text(form: str, batch: int | No
     assert len(kernels) == 2
     assert len({k.text for k in kernels}) == 1
     assert len({k.words for k in kernels}) == 2
+
+
+@pytest.mark.parametrize("k", (1, 16, 64, 129, 384, 768, 1536, 4096))
+def test_a_chunk_is_whole_tile_groups_and_short(k: int) -> None:
+    """Two chunks, the one computed and the one fetched, fit a near cache of 1 MB up to k = 4096."""
+    panels = chunk_panels(describe(product_program("panels", k, 1536)))  # type: ignore[arg-type]
+    assert panels % 2 == 0 and 2 <= panels <= CHUNK_PANELS
+    assert 2 * panels * PANEL * k * 4 <= 1 << 20
 
 
 def test_compiling_a_kernel_is_quick() -> None:

@@ -97,11 +97,13 @@ def group_share(w: Writer, k_extent: int | Expr, column: str) -> Share:
 
 def fetch(w: Writer, share: Share, k: str, panels: int, steps: int) -> None:
     """Fetches what belongs to `steps` steps from k on. Far from the first level: that one holds the rows of A."""
-    first = w.function.pointer(share.start, Reg(w.mul(w.mul(k, share.pace), str(panels)), I64), 1)
+    # Frozen, the offset is no induction variable: the compiler would weigh every address of the loop against it.
+    offset = w.function.raw(f"freeze i64 {w.mul(w.mul(k, share.pace), str(panels))}")
+    address = w.function.pointer(share.start, Reg(offset, I64), 1)
     for number in range(panels * steps):
         if number:
-            first = w.function.pointer(first, Reg(share.pace, I64), 1)
-        prefetch(w, first, "i32 0, i32 1")
+            address = w.function.pointer(address, Reg(share.pace, I64), 1)
+        prefetch(w, address, "i32 0, i32 1")
 
 
 def prefetch(w: Writer, address: str, use: str) -> None:
