@@ -1,7 +1,8 @@
 """The way of the next batch element into cache: each group of strips fetches its share of the operands that follow.
 
 The rows of one head lie far apart in memory, a line or two each, so that no hardware prefetcher follows them; packing
-them would wait for every one. Where operands are large, the time of packing does not count and they are left alone.
+them would wait for every one. Where operands are large, the time of packing does not count and they are left alone;
+where all of them are small they are near already, and fetching would only cost.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from grainline.plan.mma import Product
 from grainline.tile.access import linear_access
 
 LINE_FLOATS = 16
-# More than this many floats in all operands of a batch element: they would push each other out of the second level.
+# More floats in the operands of one batch element would push each other out of the second level of cache.
 FEW_FLOATS = 1 << 16
+# Operands of all batch elements up to here still lie in the second level, where the kernels before left them.
+NEAR_FLOATS = 1 << 19
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +68,11 @@ def _line(w: Writer, address: str) -> None:
     w.function.do(f"call void @llvm.prefetch.p0(ptr {address}, i32 0, i32 2, i32 1)")
 
 
-def floats_of(w: Writer, operands: tuple[Runs, ...]) -> str:
-    """Floats of all operands of a batch element."""
-    total = "0"
+def fetches(w: Writer, operands: tuple[Runs, ...], matrices: int | Expr) -> str:
+    """Whether to fetch ahead: one batch element fits beside the one at work, and all of them are not near anyway."""
+    each: int | Expr = 0
     for runs in operands:
-        total = w.add(total, w.mul(w.extent(runs.count), w.extent(runs.length)))
-    return total
+        each = each + runs.count * runs.length
+    return w.function.raw(
+        f"and i1 {w.less(w.extent(each), str(FEW_FLOATS))}, {w.less(str(NEAR_FLOATS), w.extent(each * matrices))}"
+    )

@@ -16,7 +16,7 @@ from grainline.base.dtypes import BOOL
 from grainline.codegen.emit import ModuleText, Reg
 from grainline.codegen.kernel import PLACEHOLDER, EmittedKernel, finished
 from grainline.codegen.mma import emit_mma
-from grainline.codegen.mma_ahead import FEW_FLOATS, Runs, ahead_function, floats_of, left_runs, right_runs
+from grainline.codegen.mma_ahead import Runs, ahead_function, fetches, left_runs, right_runs
 from grainline.codegen.mma_epilogue import streams_of
 from grainline.codegen.mma_nest import Right, StripRows, address, call_tile, coordinates, pack_right, strip_count
 from grainline.codegen.mma_pack import pack_a_function, pack_b_function
@@ -172,8 +172,8 @@ class _Strips:
     def emit(self) -> None:
         w = self.w
         self.shares = w.divide(w.add(w.sub("%high", "%low"), str(self.together - 1)), str(self.together))
-        wanted = w.choose(w.less("%following", "0"), "0", str(FEW_FLOATS))
-        self.fetches = w.less(floats_of(w, _operands(self.stages)), wanted)
+        wanted = fetches(w, _operands(self.stages), self.stages[0].product.matrices)
+        self.fetches = w.function.raw(f"and i1 {wanted}, {w.less('-1', '%following')}")
         w.loop("%low", "%high", self.together, self._group)
         w.function.do("ret i32 0")
 

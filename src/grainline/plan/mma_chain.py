@@ -138,9 +138,7 @@ def _strip_load(program: TileProgram, one: Operation, two: Operation) -> tuple[V
     return strip, Operation("load", (), two.operands[0], view=strip, index=index, attributes={"bounds": "assume"})
 
 
-def _program(
-    program: TileProgram, chosen: list[Operation], strip: tuple[View, Operation] | tuple[()]
-) -> TileProgram:
+def _program(program: TileProgram, chosen: list[Operation], strip: tuple[View, Operation] | tuple[()]) -> TileProgram:
     """The operations `chosen` in the program's order, behind the load of the finished strip."""
     body = tuple(o for o in program.body if any(o is c for c in chosen))
     views = tuple(v for v in program.views if any(o.view is v for o in body))
@@ -153,7 +151,7 @@ def _refuse_chain(chain: Chain) -> MmaRefusal | None:
     first, second = chain.stages
     if first.batch != second.batch or first.m is not second.m:
         return MmaRefusal("the two products do not have the same rows")
-    if "panels" in (first.b_form, second.b_form):
+    if first.is_packed or second.is_packed:
         return MmaRefusal("a right operand is packed ahead; streaming it once per strip would lose")
     for view in first.program.views:
         if view.access == "readwrite":
