@@ -19,7 +19,7 @@ from grainline.codegen.elementwise import FAULT_INDEX, Faults, apply, cast, roun
 from grainline.codegen.emit import FunctionText, Reg, constant, i64
 from grainline.codegen.words import Arguments
 from grainline.tile.access import Dataflow, LinearAccess, is_inside, linear_access, operands_of
-from grainline.tile.ir import Axis, Operation, Tile, TileProgram
+from grainline.tile.ir import Axis, Operation, Tile, TileProgram, View
 
 
 @dataclass(slots=True)
@@ -44,6 +44,9 @@ class Evaluator:
         self.lane_axis: Axis | None = None
         self.lanes = 0
         self.mask: Reg | None = None
+        # A view in scratch whose rows have room for whole packets. Its accesses are not masked: the loads that follow
+        # a masked store wait until it has left the core.
+        self.roomy: View | None = None
         self.reduce_here: Callable[[Operation], None] | None = None
         self.load_here: Callable[[Operation], Reg | None] | None = None
         self._linear: dict[int, LinearAccess] = {}
@@ -184,7 +187,7 @@ class Evaluator:
         varies = offsets is not None or step is not None or (guard is not None and guard.lanes)
         if not varies:
             return self._scalar_load(pointer, operation, guard)
-        mask = self._join(guard, self.mask)
+        mask = self._join(guard, self._mask_of(view))
         if offsets is None and step == 1:
             return memory.load(self.f, pointer, view.dtype, self.lanes, mask)
         if offsets is None and step is None:
@@ -203,13 +206,16 @@ class Evaluator:
             self._scalar_store(pointer, value, guard)
             return
         value = self.f.splat(value, self.lanes)
-        mask = self._join(guard, self.mask)
+        mask = self._join(guard, self._mask_of(view))
         if offsets is None and step == 1:
             memory.store(self.f, pointer, value, mask)
             return
         if offsets is None and step is None:
             offsets = constant(0, I64, self.lanes)
         memory.scatter(self.f, pointer, self._full_offsets(offsets, step), value, mask)
+
+    def _mask_of(self, view: View) -> Reg | None:
+        return None if view == self.roomy else self.mask
 
     def _scalar_load(self, pointer: str, operation: Operation, guard: Reg | None) -> Reg:
         dtype = operation.result.dtype if operation.result is not None else F32

@@ -36,7 +36,7 @@ def rows_function(kernel: KernelText, plan: Realisation) -> None:
         coordinates[start] = Reg("%column", I64)
         w.arguments.bind_extent(_RANGE_COLUMNS, Reg("%columns", I64))
     w.arguments.bind(strip, "%strip")
-    _each_row(w, program, columns, coordinates, (row, product.m), scratch.spills)
+    _each_row(w, program, columns, coordinates, (row, product.m), scratch.spills, strip)
 
 
 def whole_rows_function(
@@ -50,7 +50,7 @@ def whole_rows_function(
     w = kernel.internal(name, [*fixed, *(("i64", f"x{i}") for i in range(len(product.batch)))], "i32")
     program, strip, row = rows
     w.arguments.bind(strip, "%strip")
-    _each_row(w, program, product.n, _batch_coordinates(product), (row, product.m), spills)
+    _each_row(w, program, product.n, _batch_coordinates(product), (row, product.m), spills, strip)
 
 
 def _batch_coordinates(product: Product) -> dict[Axis, Reg]:
@@ -64,9 +64,11 @@ def _each_row(
     coordinates: dict[Axis, Reg],
     rows: tuple[Axis, Axis],
     spills: int | Expr,
+    strip: View,
 ) -> None:
     """The program for rows 0..count-1 of the strip; `rows` are the axes of the strip's and of the matrix' rows."""
     evaluator = Evaluator(w.function, program, w.arguments)
+    evaluator.roomy = strip
     evaluator.enter(coordinates)
     mapping, place = row_mapping(columns), w.at("%scratch", w.extent(spills))
     body = RowBody(evaluator, schedule_rows(program, columns), mapping.width, mapping.unroll, place)

@@ -110,7 +110,7 @@ class RowBody:
             ev.value(store.operands[0])
         results = [self._accumulate(o, total) for o, total in zip(row_pass.reductions, carried, strict=True)]
         for spill, value in zip(row_pass.spills, kept, strict=True):
-            memory.store(f, self._spill_address(spill, index), value, mask)
+            memory.store(f, self._spill_address(spill, index), value, self._spill_mask(spill))
         for store in row_pass.stores:
             ev.store(store)
         ev.lanes, ev.mask = 0, None
@@ -137,9 +137,15 @@ class RowBody:
                 index = self.ev.coordinate(self.schedule.axis)
                 assert index is not None
                 place = self._spill_address(spill, index)
-                self.ev.remember(tile, memory.load(self.f, place, tile.dtype, self.ev.lanes, self.ev.mask))
+                mask = self._spill_mask(spill)
+                self.ev.remember(tile, memory.load(self.f, place, tile.dtype, self.ev.lanes, mask))
                 continue
             stack.extend(operands_of(self.ev.flow.define(tile)))
+
+    def _spill_mask(self, spill: Spill) -> Reg | None:
+        """Slots of the scratch have room for whole packets."""
+        is_roomy = spill.row is None or spill.row.view == self.ev.roomy
+        return None if is_roomy else self.ev.mask
 
     def _spill_address(self, spill: Spill, index: Reg) -> str:
         if spill.row is not None:
