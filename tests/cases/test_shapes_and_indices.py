@@ -216,3 +216,43 @@ def test_softmax_means_what_its_opset_says(run_node: Any, opset: int) -> None:
     axes = (1, 2) if opset < 13 else (1,)
     e = np.exp(x - x.max(axes, keepdims=True))
     np.testing.assert_allclose(got, e / e.sum(axes, keepdims=True), rtol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, 5])
+def test_views_of_nothing_are_results_like_others(rows: int) -> None:
+    """Parts without elements of reversed, summed and padded values, whether a model or only a run knows it."""
+    x = np.arange(rows * 3, dtype=F).reshape(rows, 3)
+    nodes = [
+        helper.make_node("Slice", ["x", "last", "first", "axes", "back"], ["r"]),
+        helper.make_node("Slice", ["r", "far", "end", "axes"], ["past"]),
+        helper.make_node("CumSum", ["x", "zero"], ["sums"], reverse=1, exclusive=1),
+        helper.make_node("Split", ["sums", "parts"], ["whole", "none"], axis=1),
+        helper.make_node("CumSum", ["none", "zero"], ["c"]),
+        helper.make_node("Pad", ["x", "pads"], ["p"]),
+        helper.make_node("Unsqueeze", ["p", "axes"], ["u"]),
+        helper.make_node("Tile", ["p", "twice"], ["t"]),
+    ]
+    constants = {
+        "last": np.array([-1]), "first": np.array([-(2**62)]), "axes": np.array([0]), "back": np.array([-1]),
+        "far": np.array([5]), "end": np.array([9]), "zero": np.array(0), "parts": np.array([3, 0]),
+        "pads": np.array([2, 0, 0, 1]), "twice": np.array([2, 1]),
+    }  # fmt: skip
+    got = run_graph(nodes, {"x": x}, ["past", "none", "c", "u", "t"], constants)
+    padded = np.pad(x, ((2, 0), (0, 1)))
+    for found, want in zip(got, (x[::-1][5:9], x[:, 3:], x[:, 3:], padded[None], np.tile(padded, (2, 1))), strict=True):
+        np.testing.assert_array_equal(found, want)
+
+
+@pytest.mark.parametrize("start, end, step", [(-9, -(2**62), -1), (-9, 0, -1), (-9, -(2**62), -2), (9, -9, -3)])
+@pytest.mark.parametrize("extent", [0, 1, 4])
+def test_backward_slices_clamp_as_the_standard_says(
+    run_node: Any, start: int, end: int, step: int, extent: int
+) -> None:
+    """Backward, a start before the first element is the first element: by constants, and where only a run knows."""
+    x = np.arange(extent, dtype=F)
+    begin = min(max(start + extent if start < 0 else start, 0), extent - 1)
+    stop = min(max(end + extent if end < 0 else end, -1), extent - 1)
+    bounds = {"s": np.array([start]), "e": np.array([end]), "a": np.array([0]), "t": np.array([step])}
+    want = x[[*range(begin, stop, step)]]
+    np.testing.assert_array_equal(run_node("Slice", {"x": x}, constants=bounds)[0], want)
+    np.testing.assert_array_equal(run_node("Slice", {"x": x} | bounds)[0], want)

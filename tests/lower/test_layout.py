@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grainline.base import dims
 from grainline.base.dims import symbol
 from grainline.lower import layout as lay
 
@@ -76,6 +78,33 @@ def test_dense_reshapes_never_fail_and_stay_dense():
     for target in ((b * n, 384), (b, n, 12, 32), (b * n * 12, 32), (b, n * 384)):
         reshaped = lay.reshape(layout, target)
         assert reshaped is not None and reshaped.is_dense() and reshaped.shape == target
+
+
+def test_a_dense_reshape_needs_no_provable_division():
+    """[b + 2, b + 3] has an element count that no polynomial rule splits; the guards of the graph hold the sizes equal."""
+    b = symbol("b")
+    layout = lay.dense((b + 2, 11, b + 3))
+    for target in ((1, b + 2, 11, b + 3), (b + 2, 1, 11, b + 3), (dims.floordiv((b + 2) * (b + 3) * 11, 4), 4)):
+        reshaped = lay.reshape(layout, target)
+        assert reshaped is not None and reshaped.is_dense() and reshaped.shape == target
+    assert lay.reshape(lay.dense((2, 3)), (7,)) is None
+
+
+@pytest.mark.parametrize("extent", [1, 2, 4, symbol("n")])
+def test_a_slice_of_nothing_begins_inside_the_buffer(extent):
+    """Also one past the end of an axis that runs backward, and where only a run knows that it is empty."""
+    back = lay.slice_(lay.dense((extent, 3)), (extent - 1, 0), (-1, 1), (extent, 3))
+    for length in (0, dims.maximum(symbol("n") - 4, 0)):
+        for step in (1, -1):
+            nothing = lay.slice_(back, (extent, 0), (step, 1), (length, 3))
+            for n in (1, 2, 4):
+                assert dims.evaluate(nothing.offset, {"n": n}) >= 0
+
+
+def test_strides_stay_apart_where_an_axis_is_empty():
+    b = symbol("b")
+    layout = lay.dense((b, 0, 4))
+    assert all(stride != 0 for axis in layout.axes for _, stride in axis) and layout.is_dense()
 
 
 def test_heads_merge_and_split_without_a_copy():

@@ -238,12 +238,12 @@ def product(extents: Iterable[int | Expr]) -> int | Expr:
 
 
 def row_major_strides(shape: tuple[int | Expr, ...]) -> tuple[int | Expr, ...]:
-    """Strides in elements of a dense row-major array of this shape."""
+    """Strides in elements of a dense row-major array of this shape. None is 0, whatever is empty: axes stay apart."""
     strides: list[int | Expr] = []
     step: int | Expr = 1
     for extent in reversed(shape):
         strides.append(step)
-        step = step * extent
+        step = step if extent == 0 else step * extent
     return tuple(reversed(strides))
 
 
@@ -292,6 +292,11 @@ def evaluate(value: int | Expr, env: Mapping[str, int]) -> int:
     result = substitute(value, {name: env[name] for name in symbols(value)})
     assert isinstance(result, int), f"{value} stayed symbolic under {env}"
     return result
+
+
+def coefficients(value: int | Expr) -> tuple[int, ...]:
+    """The coefficients of the monomials of `value`; a positive extent has none below 0 unless it subtracts."""
+    return tuple(coefficient for _, coefficient in _terms(value))
 
 
 def divides(divisor: int, value: int | Expr) -> bool:

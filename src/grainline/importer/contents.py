@@ -15,6 +15,7 @@ import numpy as np
 from grainline.base import dims
 from grainline.base.dims import Expr, product
 from grainline.base.dtypes import BOOL, BY_ONNX, I32, I64, DType
+from grainline.base.slicing import picked
 from grainline.graph.ir import Value
 from grainline.importer import extents
 from grainline.importer.builder import GREATEST_CONTENT, Builder, Content, objects
@@ -107,10 +108,7 @@ def slice_of(b: Builder, call: Call) -> Found:
     step = steps[0] if steps else 1
     if step == 0:
         raise Unknown
-    start, end = (max(min(bound, 1 << 40), -(1 << 40)) for bound in (starts[0], ends[0]))
-    if step < 0 and end < 0:
-        end = None if end < -len(data) else end
-    return [(data[slice(start, end, step)], _type(call))]
+    return [(data[picked(len(data), starts[0], ends[0], step)], _type(call))]
 
 
 def _list(b: Builder, call: Call, index: int) -> tuple[int, ...]:

@@ -216,12 +216,13 @@ def slice_(b: Builder, call: Call) -> list[Value | None]:
 def _span(
     extent: Extent, start: Extent, end: Extent, step: int, is_size: Proof = extents.is_nonnegative
 ) -> tuple[Extent, Extent]:
-    """(first index, length) of start:end:step clamped to [0, extent)."""
+    """(first index, length) of start:end:step, clamped as `slicing.picked` clamps numbers."""
     if step > 0:
         begin, stop = (_bound(extent, index, 0, extent, is_size) for index in (start, end))
         length = dims.ceil_div(extents.maximum(stop - begin, 0), step)
         return begin, length
-    begin, stop = (_bound(extent, index, -1, extent - 1, is_size) for index in (start, end))
+    begin = _bound(extent, start, 0, extent - 1, is_size)
+    stop = _bound(extent, end, -1, extent - 1, is_size)
     length = dims.ceil_div(extents.maximum(begin - stop, 0), -step)
     return extents.maximum(begin, 0), length
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from grainline.base.dims import Expr, exact_div, product, row_major_strides
+from grainline.base.dims import Expr, coefficients, exact_div, maximum, minimum, product, row_major_strides
 
 Extent = "int | Expr"
 Factor = tuple["int | Expr", "int | Expr"]
@@ -31,6 +31,8 @@ class Layout:
 
     def is_dense(self) -> bool:
         """Whether the elements lie in row-major order without gaps (at any offset)."""
+        if any(extent == 0 for axis in self.axes for extent, _ in axis):
+            return True
         factors = merge([f for axis in self.axes for f in axis])
         return not factors or (len(factors) == 1 and factors[0][1] == 1)
 
@@ -94,14 +96,28 @@ def slice_(
         if len(single) > 1:
             return None
         stride = single[0][1] if single else 0
-        offset = offset + start * stride
+        offset = offset + _inside(start, single, extent) * stride
         axes.append(() if extent == 1 else ((extent, stride * step),))
     return Layout(tuple(axes), offset)
 
 
+def _inside(start: int | Expr, source: list[Factor], extent: int | Expr) -> int | Expr:
+    """The start of a slice of `extent` elements. A slice of nothing may begin one past the end, which lies before the
+    buffer when the axis runs backward: there the start is bounded by the last element."""
+    is_forward = all(coefficient > 0 for _, stride in source for coefficient in coefficients(stride))
+    if start == 0 or is_forward or (isinstance(extent, int) and extent > 0):
+        return start
+    return minimum(start, maximum(product(e for e, _ in source) - 1, 0))
+
+
 def reshape(layout: Layout, shape: tuple[int | Expr, ...]) -> Layout | None:
+    """None also where both shapes are known to differ in size. Otherwise a dense layout can have any shape: that the
+    sizes are equal need not be provable, the graph's guards say it."""
     if any(extent == 0 for extent in shape):
         return dense(shape, layout.offset)
+    if layout.is_dense():
+        excess = product(shape) - product(layout.shape)
+        return None if isinstance(excess, int) and excess != 0 else dense(shape, layout.offset)
     pending = merge([f for axis in layout.axes for f in axis])
     pending.reverse()
     axes: list[tuple[Factor, ...]] = []

@@ -1,4 +1,4 @@
-"""Reshape of shapes that only a run knows."""
+"""Reshape and Slice whose target only a run knows."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from grainline.base.errors import KernelError
+from grainline.base.slicing import picked
 
 
 def reshape(call: Any) -> list[Any]:
@@ -30,8 +31,29 @@ def reshape(call: Any) -> list[Any]:
     return [x.reshape(target)]
 
 
+def slice_(call: Any) -> list[Any]:
+    """start:end:step along each of `axes`, by default the first ones."""
+    x = call.input(0)
+    if call.version < 10:
+        starts, ends, axes, steps = call.get("starts"), call.get("ends"), call.get("axes"), None
+    else:
+        starts, ends, axes, steps = (None if call.input(i) is None else call.input(i).tolist() for i in range(1, 5))
+    axes = list(range(len(starts))) if axes is None else axes
+    steps = [1] * len(starts) if steps is None else steps
+    if not len(starts) == len(ends) == len(axes) == len(steps):
+        raise KernelError("Slice has different numbers of starts, ends, axes and steps")
+    if 0 in steps or any(not -x.ndim <= axis < x.ndim for axis in axes):
+        raise KernelError(
+            "Slice has a step of 0, or an axis that its input lacks", expected=f"rank {x.ndim}", found=axes
+        )
+    index = [slice(None)] * x.ndim
+    for axis, start, end, step in zip(axes, starts, ends, steps):
+        index[axis] = picked(x.shape[axis], start, end, step)
+    return [x[tuple(index)]]
+
+
 def identity(call: Any) -> list[Any]:
     return [call.input(0)]
 
 
-TABLE = {("", "Reshape"): reshape, ("", "Identity"): identity}
+TABLE = {("", "Reshape"): reshape, ("", "Slice"): slice_, ("", "Identity"): identity}
