@@ -34,7 +34,7 @@ from grainline.importer.model import import_model
 from grainline.importer.proto import open_model
 from grainline.lower.lower import Backend, lower
 from grainline.plan.mma_chain import refusal_of
-from grainline.plan.panels import PANEL, pack_panels
+from grainline.plan.panels import PANEL, pack_panels, pack_quads
 from grainline.plan.planner import plan
 from grainline.plan.target import Target, host_target
 from grainline.plan.types import PlanResult
@@ -63,7 +63,7 @@ def compile_graph(
     with step("passes"):
         graph = run_passes(imported, after=show_graph)
     with step("lower, plan and emit"):
-        lowered = lower(graph, Backend(kernels.plan, pack_panels, PANEL, refusal_of))
+        lowered = lower(graph, _backend(kernels))
     with step("compile"):
         compiled = compile_kernels(kernels.emitted(), store)
     explanation = "\n".join([*lowered.notes, "", *kernels.explain()])
@@ -74,6 +74,11 @@ def compile_graph(
     if spot is not None:
         saved.save(spot, model, {k.symbol: entry_name(k) for k in kernels.emitted()}, data)
     return model
+
+
+def _backend(kernels: KernelTable) -> Backend:
+    quads = pack_quads if kernels.target.has_byte_products else None
+    return Backend(kernels.plan, pack_panels, PANEL, refusal_of, quads)
 
 
 @contextmanager

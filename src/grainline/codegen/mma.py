@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from grainline.base.dtypes import BOOL
 from grainline.codegen.emit import ModuleText, Reg
 from grainline.codegen.kernel import PLACEHOLDER, EmittedKernel, finished
+from grainline.codegen.mma_digits import as_words, digit_functions
 from grainline.codegen.mma_epilogue import streams_of
 from grainline.codegen.mma_pack import pack_a_function, pack_b_function
 from grainline.codegen.mma_stream import THREE_ROW_PANELS, Columns, Share, chunk_panels, fetches_ahead, shares
@@ -44,17 +45,15 @@ def emit_mma(plan: Plan) -> EmittedKernel:
     assert isinstance(chosen, Realisation)
     product = chosen.product
     kernel = KernelText(ModuleText(), product.program.views, 16 if plan.target.has_avx512 else 8, {})
-    left = linear_access(product.a)
+    left, walked = linear_access(product.a), as_words(product)
     stride, to_strip = left.coefficient(product.m), product.epilogue_form == "strip"
-    form = TileForm(product, chosen.packs_a, to_strip, stride, fetches_ahead=fetches_ahead(product))
-    _Entry(kernel.entry(PLACEHOLDER), chosen, left).emit()
+    form = TileForm(walked, chosen.packs_a, to_strip, stride, fetches_ahead=fetches_ahead(walked))
+    _Entry(kernel.entry(PLACEHOLDER), chosen, walked, left).emit()
     _Strips(kernel, chosen, form).emit()
-    for rows in range(1, STRIP_ROWS + 1):
-        tile_function(kernel, form, rows)
-    if chosen.packs_a:
-        pack_a_function(kernel, form)
-    if chosen.packs_b:
-        pack_b_function(kernel, form)
+    if product.b_form == "quads":
+        digit_functions(kernel, form, product.k.extent)
+    else:
+        _float_functions(kernel, form, chosen)
     if form.to_strip:
         rows_function(kernel, chosen)
     else:
@@ -62,6 +61,15 @@ def emit_mma(plan: Plan) -> EmittedKernel:
     own = {COLUMN_RANGE: chosen.column_range, BLOCK_STRIPS: chosen.block_strips}
     words = tuple(own[key] if isinstance(key, str) else key for key in kernel.numbers)
     return finished(kernel.module.text, words, plan)  # type: ignore[arg-type]
+
+
+def _float_functions(kernel: KernelText, form: TileForm, chosen: Realisation) -> None:
+    for rows in range(1, STRIP_ROWS + 1):
+        tile_function(kernel, form, rows)
+    if chosen.packs_a:
+        pack_a_function(kernel, form)
+    if chosen.packs_b:
+        pack_b_function(kernel, form)
 
 
 def _address(w: Writer, view: View | None, access: LinearAccess, at: dict[Axis, str]) -> str:
@@ -93,10 +101,10 @@ class _Right:
 class _Entry:
     """Emits the entry function: the matrices of the range, each with its B ready to be read by strips."""
 
-    def __init__(self, w: Writer, plan: Realisation, left: LinearAccess) -> None:
+    def __init__(self, w: Writer, plan: Realisation, product: Product, left: LinearAccess) -> None:
         self.w = w
         self.plan = plan
-        self.product: Product = plan.product
+        self.product = product
         self.left = left
         self.scratch = scratch_layout(plan)
 
@@ -186,7 +194,8 @@ class _Strips:
     def __init__(self, kernel: KernelText, plan: Realisation, form: TileForm) -> None:
         self.plan = plan
         self.form = form
-        self.product = plan.product
+        self.product = form.product
+        self.in_place = plan.packs_a and plan.product.b_form != "quads"
         self.scratch = scratch_layout(plan)
         pointers = ("scratch", "a", "b", "tail")
         names = ("scratch", "a", "b", "brow", "bpanel", "columns", "tail", "low", "high")
@@ -284,7 +293,7 @@ class _Strips:
         return w.at(start, w.mul(w.extent(self.scratch.packed_a_size), slot))
 
     def _pack_a(self, strip: str, slot: str) -> None:
-        """Packs the rows of a strip; a single row is read in place."""
+        """Packs the rows of a strip; a single row of floats is read in place."""
         w = self.w
         first, rows = self._rows_of(strip)
 
@@ -293,7 +302,7 @@ class _Strips:
             w.function.do(f"call void @pack_a(ptr %args, {operands})")
             return []
 
-        w.function.when(Reg(w.less("1", rows), BOOL), [], pack)
+        w.function.when(Reg(w.less("1", rows) if self.in_place else "true", BOOL), [], pack)
 
     def _multiply(
         self, strip: str, slot: str, b: tuple[str, str, str], column: str, columns: str, share: Share | None = None
@@ -303,7 +312,7 @@ class _Strips:
         first, rows = self._rows_of(strip)
         a = self._a_in_place(first)
         if self.plan.packs_a:
-            a = w.choose(w.less("1", rows), self._a_slot(slot), a, "ptr")
+            a = w.choose(w.less("1", rows) if self.in_place else "true", self._a_slot(slot), a, "ptr")
         ldc = w.extent(self.scratch.strip_row) if self.form.to_strip else "0"
         arguments = f"ptr %args, ptr {a}, ptr {b[0]}, i64 {b[1]}, i64 {b[2]}, i64 {columns}, i64 {ldc}"
         arguments += "".join(f", ptr {p}" for p in self._outputs(first, slot, column))

@@ -66,26 +66,24 @@ def tile_function(kernel: KernelText, form: TileForm, rows: int) -> None:
     a_rows = _row_bases(w, form, rows)
 
     def group(column: str) -> None:
-        numbers, bases = _panel_bases(w, form, rows, column, last)
+        numbers, bases = panel_bases(w, form, panels, column, last)
         share = None
         if form.fetches_ahead and rows >= FETCHING_ROWS:
             share = group_share(w, form.product.k.extent, column)
-            _touch_results(w, form, rows, column)
+            touch_results(w, form, (rows, panels), column)
         accumulators = _contract(w, form, a_rows, bases, share)
-        if form.to_strip:
-            _store_to_strip(w, rows, numbers, accumulators)
-        else:
-            _finish(w, form, rows, column, accumulators)
+        finish_group(w, form, rows, (column, numbers), accumulators)
 
     w.loop("0", "%cols", PANEL * panels, group)
     w.function.do("ret void")
 
 
-def _touch_results(w: Writer, form: TileForm, rows: int, column: str) -> None:
-    """Brings near what the epilogue reads and writes in the rows of the group, while the group is computed.
+def touch_results(w: Writer, form: TileForm, size: tuple[int, int], column: str) -> None:
+    """Brings near what the epilogue reads and writes in a group of (rows, panels), while the group is computed.
 
     Only for whole strips: a product of many rows, whose result does not stay near, has hardly any others.
     """
+    rows, panels = size
     if form.to_strip or rows < STRIP_ROWS:
         return
     epilogue = RegisterEpilogue(w, form.product, form.pointers())
@@ -94,7 +92,7 @@ def _touch_results(w: Writer, form: TileForm, rows: int, column: str) -> None:
             if not stream.spans_columns or stream.row_stride == 0:
                 continue
             start, use = w.at(pointer, column), "i32 1, i32 3" if stream.operation.op == "store" else "i32 0, i32 3"
-            for panel in range(PANELS_TOGETHER[w.lanes][rows]):
+            for panel in range(panels):
                 prefetch(w, w.at(start, str(panel * PANEL)), use)
 
 
@@ -107,9 +105,9 @@ def _row_bases(w: Writer, form: TileForm, rows: int) -> list[str]:
     return [w.at("%a", w.mul(w.extent(form.a_row_stride), str(r))) for r in range(rows)]
 
 
-def _panel_bases(w: Writer, form: TileForm, rows: int, column: str, last: str) -> tuple[list[str], list[str]]:
+def panel_bases(w: Writer, form: TileForm, panels: int, column: str, last: str) -> tuple[list[str], list[str]]:
     """Numbers and addresses of the panels of one group."""
-    first, panels, distance = w.binary("lshr", column, "4"), PANELS_TOGETHER[w.lanes][rows], form.b_panel(w)
+    first, distance = w.binary("lshr", column, "4"), form.b_panel(w)
     numbers = [first] + [w.smaller(w.add(first, str(j)), last) for j in range(1, panels)]
     return numbers, [w.at("%b", w.mul(distance, number)) for number in numbers]
 
@@ -164,6 +162,15 @@ def _k_steps(
     return current
 
 
+def finish_group(w: Writer, form: TileForm, rows: int, place: tuple[str, list[str]], accumulators: list[Reg]) -> None:
+    """Brings accumulators [panel][row][vector] at `place`, (column, numbers of the panels), to where they belong."""
+    column, numbers = place
+    if form.to_strip:
+        _store_to_strip(w, rows, numbers, accumulators)
+    else:
+        _finish(w, form, rows, column, accumulators)
+
+
 def _store_to_strip(w: Writer, rows: int, numbers: list[str], accumulators: list[Reg]) -> None:
     for j, number in enumerate(numbers):
         corner = w.at("%s0", w.binary("shl", number, "4"))
@@ -174,7 +181,7 @@ def _store_to_strip(w: Writer, rows: int, numbers: list[str], accumulators: list
 
 
 def _finish(w: Writer, form: TileForm, rows: int, column: str, accumulators: list[Reg]) -> None:
-    group = PANEL * PANELS_TOGETHER[w.lanes][rows]
+    group = len(accumulators) // rows * w.lanes
     n = form.product.n.extent
     if isinstance(n, int) and n % group == 0:
         _whole_group(w, form, rows, column, accumulators)
@@ -189,7 +196,7 @@ def _finish(w: Writer, form: TileForm, rows: int, column: str, accumulators: lis
 def _whole_group(w: Writer, form: TileForm, rows: int, column: str, accumulators: list[Reg]) -> None:
     epilogue = RegisterEpilogue(w, form.product, form.pointers())
     row_pointers = [epilogue.row_pointers(str(r)) for r in range(rows)]
-    for j in range(PANELS_TOGETHER[w.lanes][rows]):
+    for j in range(len(accumulators) // (rows * w.parts)):
         for part in range(w.parts):
             at = w.add(column, str(j * PANEL + part * w.lanes))
             epilogue.start_vector()
@@ -199,8 +206,7 @@ def _whole_group(w: Writer, form: TileForm, rows: int, column: str, accumulators
 
 def _ragged_group(w: Writer, form: TileForm, rows: int, column: str, accumulators: list[Reg]) -> None:
     """Spills the group and lets `@edge` finish each of its valid panels."""
-    size = PANELS_TOGETHER[w.lanes][rows] * rows * PANEL
-    spill = w.function.prologue(f"alloca [{size} x float], align 32")
+    spill = w.function.prologue(f"alloca [{len(accumulators) * w.lanes} x float], align 32")
     # Spilled as [panel][row][16], which is the order of the accumulators.
     for slot, value in enumerate(accumulators):
         w.store(value, w.at(spill, str(slot * w.lanes)))

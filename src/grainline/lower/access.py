@@ -36,7 +36,7 @@ class Access:
     axes: dict[int, tuple[Factor, ...]]
     write: bool = False
     inner: list[Factor] = field(default_factory=list)
-    #: (K, N) of a constant matrix packed in column panels; such an access has no strides
+    #: (K, N) of a constant matrix packed in column panels (of i8: of quads); such an access has no strides
     panels: tuple[Extent, Extent] | None = None
     #: stride of each loop, set by `Loops`
     strides: list[Extent] = field(default_factory=list)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grainline.base.dims import Expr
-from grainline.base.dtypes import BY_NAME, I64
+from grainline.base.dtypes import BY_NAME, F32, I8, I64
 from grainline.graph.ir import Node, Shape
 from grainline.graph.ir import Value as GraphValue
 from grainline.graph.passes.fuse import Group
@@ -50,13 +50,15 @@ class Sources:
     """What a kernel asks of its surroundings.
 
     `place` finds where a value from outside lies; `scalar` gives the number of a one-element constant, or None;
-    `panels` gives the packed place of a constant matrix [K, N], or None; `target` says where a result that leaves the
-    group is stored, or None when it stays inside.
+    `panels` gives the packed place of a constant matrix [K, N], or None; `quads` that of its integers and the place of
+    their scale per column, where it is made of such; `target` says where a result that leaves the group is stored, or
+    None when it stays inside.
     """
 
     place: Callable[[GraphValue], Place]
     scalar: Callable[[GraphValue], Any]
     panels: Callable[[GraphValue], Place | None]
+    quads: Callable[[GraphValue], tuple[Place, Place] | None]
     target: Callable[[GraphValue], Place | None]
     panel: int = 16
 
@@ -185,7 +187,8 @@ class _KernelBuilder:
     def _view(self, access: Access, name: str) -> tuple[View, list[int]]:
         """The view: the access' own axes first, then the loops that move it."""
         if access.panels is not None:
-            view = self.program.view(name, access.place.dtype, access.panels, layout="panels", panel=self.sources.panel)
+            dtype, layout = access.place.dtype, "quads" if access.place.dtype is I8 else "panels"
+            view = self.program.view(name, dtype, access.panels, layout=layout, panel=self.sources.panel)
             return view, []
         moving = [i for i, stride in enumerate(access.strides) if stride != 0]
         shape = [e for e, _ in access.inner] + [self.loops[i].extent for i in moving]
@@ -414,6 +417,12 @@ def _collect_matmul(kernel: _KernelBuilder, node: Node) -> None:
             raise Unaddressable(a)
         a.inner = [(k_extent, k_stride)]
         kernel._add(("left", node.output.name), a)
+    quads = kernel.sources.quads(right)
+    if quads is not None:
+        packed, scale = quads
+        kernel._add(("quads", node.output.name), Access(packed, {}, panels=(k_extent, kernel.space[-1])))
+        kernel._add(("scale", node.output.name), aligned(scale, rank))
+        return
     packed = kernel.sources.panels(right)
     if packed is not None:
         b = Access(packed, {}, panels=(k_extent, kernel.space[-1]))
@@ -428,6 +437,10 @@ def _collect_matmul(kernel: _KernelBuilder, node: Node) -> None:
 def _emit_matmul(kernel: _KernelBuilder, node: Node) -> TileValue:
     p, name = kernel.program, node.output.name
     k, a = _left_operand(kernel, node)
+    if ("quads", name) in kernel.accesses:
+        view, _ = kernel.views[id(kernel.accesses["quads", name])]
+        integers = p.load(view, (k, kernel.axis_of(kernel.rank - 1)))
+        return p.mma(a, p.cast(integers, F32), k) * p.load(*kernel.index(kernel.accesses["scale", name]))
     if ("panels", name) in kernel.accesses:
         view, _ = kernel.views[id(kernel.accesses["panels", name])]
         b = p.load(view, (k, kernel.axis_of(kernel.rank - 1)))

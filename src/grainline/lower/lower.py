@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from grainline.base.dims import Expr, product
-from grainline.base.dtypes import I64
+from grainline.base.dtypes import F32, I8, I64
 from grainline.base.errors import ModelError, OutOfMemory
 from grainline.execgraph.builder import ABSENT, GraphBuilder, Result
 from grainline.execgraph.ir import ExecuteGraph, Variant, View
@@ -30,6 +30,7 @@ from grainline.graph.interp import evaluate_node
 from grainline.graph.ir import Constant, Graph, Node, Shape, Value
 from grainline.graph.ops import is_view
 from grainline.graph.passes.fuse import Group, fuse
+from grainline.graph.scaled import ScaledIntegers, scaled_integers
 from grainline.lower import layout as lay
 from grainline.lower.access import Place, Unaddressable
 from grainline.lower.kernel import Kernel, Sources, build_kernel
@@ -41,13 +42,15 @@ Extent = int | Expr
 @dataclass(frozen=True)
 class Backend:
     """`plan(program)` gives the kernel key and the variants in the program's symbols; `pack` packs a [1..., K, N]
-    matrix into column panels of width `panel`; `refuses(program)` says why a chain of products is not realised, if so.
+    matrix into column panels of width `panel`; `refuses(program)` says why a chain of products is not realised, if so;
+    `pack_quads`, where products with i8 weights are computed in integers, packs such a matrix of i8.
     """
 
     plan: Callable[[TileProgram], tuple[str, tuple[Variant, ...]]]
     pack: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
     panel: int
     refuses: Callable[[TileProgram], str | None]
+    pack_quads: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]] | None = None
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,7 @@ class _Lowering:
         self.places: dict[str, Place] = {}
         self.dense: dict[str, Place] = {}
         self.packed: dict[str, Place] = {}
+        self.quads: dict[str, tuple[Place, Place] | None] = {}
         self.objects: dict[str, int] = {}
         self.inside: dict[str, set[str]] = {}
         self.notes: list[str] = []
@@ -338,6 +342,7 @@ class _Lowering:
             place=lambda v: copies.get(v.name) or self._place_or_copy(v),
             scalar=self._scalar,
             panels=self._panels,
+            quads=self._quads,
             target=lambda v: targets.get(v.name),
             panel=self.backend.panel,
         )
@@ -409,6 +414,29 @@ class _Lowering:
             )
             self.packed[value.name] = Place(slot, value.dtype, lay.dense((panels, rows, width)))
         return self.packed[value.name]
+
+    def _quads(self, value: Value) -> tuple[Place, Place] | None:
+        """The integers and the column scales that a constant matrix is the product of."""
+        constant, pack = self.graph.constants.get(value.name), self.backend.pack_quads
+        if constant is None or pack is None:
+            return None
+        if value.name not in self.quads:
+            found = scaled_integers(constant)
+            self.quads[value.name] = None if found is None else self._pack_quads(value, found, pack)
+        return self.quads[value.name]
+
+    def _pack_quads(self, value: Value, scaled: ScaledIntegers, pack: Callable[[Any], Any]) -> tuple[Place, Place]:
+        rows, columns = _static(value)[-2:]
+        width = self.backend.panel
+        shape = (-(-columns // width), -(-rows // 4), width, 4)
+        quads = self.builder.weight(
+            value.name, I8, shape, scaled.integers.load, pack=pack, identity=scaled.integers.identity,
+            layout=f"quads{width}",
+        )  # fmt: skip
+        scale = self.builder.weight(
+            f"{value.name}__scale", F32, scaled.scale_shape, scaled.scale.load, identity=scaled.scale.identity
+        )
+        return Place(quads, I8, lay.dense(shape)), Place(scale, F32, lay.dense((scaled.scale_shape or (1,))[-1:]))
 
 
 def _same_elements(node: Node, shape: tuple[Extent, ...], offset: Extent) -> lay.Layout:

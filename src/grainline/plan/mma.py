@@ -3,7 +3,8 @@
 `describe` reads a tile program into a `Product` (operand forms as linear address functions, epilogue class) or gives
 a `MmaRefusal` with its reason. `candidates` lists the register-tiled plans of a product, cheapest numbers attached as
 extents, so that the choice among them can be made for every single call. All plans of one product have one numeric
-signature: each output element is one FMA chain in increasing k from 0, whatever the plan.
+signature: each output element is one FMA chain in increasing k from 0, whatever the plan; with int8 weights it is an
+exact sum of integers (see `codegen/mma_digits.py`).
 
 A block is one strip (at most six rows of one batch element) times all columns, or times one column range, or it is all
 strips of one batch element. Blocks are numbered (batch..., range, strip), strip fastest.
@@ -18,8 +19,9 @@ from grainline.base.dims import Expr, ceil_div, maximum
 from grainline.base.dims import product as extent_product
 from grainline.base.dtypes import F32
 from grainline.plan.cost import launch_cost
+from grainline.plan.digits import BYTE_PRODUCTS, DigitStrip
 from grainline.plan.legal import LOCAL_RULES
-from grainline.plan.panels import PANEL
+from grainline.plan.panels import PANEL, STRIP_ROWS
 from grainline.plan.row_schedule import schedule_rows
 from grainline.plan.target import Target
 from grainline.plan.types import LOCAL, MMA, Candidate, Mapping, Plan, PlanError, PlannerOptions, PlanResult
@@ -40,15 +42,16 @@ class RegisterTile:
 
 # 6x16 leaves 3 of the 16 AVX2 registers for B and the broadcast. Other machines keep strips of 6 and panels of 16, so
 # that packed weights and blocks are the same everywhere: AVX-512 reads two panels at once, NEON has 24 accumulators.
-REGISTER_TILES = {"avx2": RegisterTile(6, 16, 8), "avx512": RegisterTile(6, 32, 16), "neon": RegisterTile(6, 16, 4)}
+REGISTER_TILES = {
+    "avx2": RegisterTile(STRIP_ROWS, PANEL, 8),
+    "avx512": RegisterTile(6, 32, 16),
+    "neon": RegisterTile(6, 16, 4),
+}
 
 
 # Rows after a product: sixteen lanes, two packets in flight, as in row programs.
 def row_mapping(n: Axis) -> Mapping:
     return Mapping(LOCAL, n, 16, 2)
-
-
-STRIP_ROWS = REGISTER_TILES["avx2"].m
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,8 @@ class MmaRefusal:
 class Product:
     """acc[batch..., m, n] = sum over k of a[batch..., m, k] * b[batch..., k, n], then `epilogue` in program order.
 
-    b_form: "panels" (packed ahead), "rows" (n stride 1), "columns" (k stride 1), "scattered" (any strides).
+    b_form: "panels" (packed ahead), "quads" (i8, packed ahead and cast by `b_cast`), "rows" (n stride 1), "columns" (k
+    stride 1), "scattered" (any strides).
     epilogue_form: "registers" (cheap elementwise code on the accumulators) or "strip" (row-wise code on the finished
     rows of a strip). Invariants: a has k stride 1; b does not depend on m; m is the last root, or an
     axis of extent 1 of its own when the last root moves b.
@@ -79,6 +83,17 @@ class Product:
     b_form: str
     epilogue: tuple[Operation, ...]
     epilogue_form: str
+    b_cast: Operation | None = None
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether B was packed when the model was loaded."""
+        return self.b_form in ("panels", "quads")
+
+    @property
+    def operands(self) -> tuple[Operation | None, ...]:
+        """The operations that bring the operands of the product."""
+        return (self.a, self.b, self.b_cast)
 
     @property
     def matrices(self) -> int | Expr:
@@ -94,7 +109,7 @@ class Product:
     def offers_columns(self) -> bool:
         """Whether a block may hold a part of the columns: nothing after the product crosses them."""
         n = self.n.extent
-        if self.b_form != "panels" or (isinstance(n, int) and range_panels(n) == 0):
+        if not self.is_packed or (isinstance(n, int) and range_panels(n) == 0):
             return False
         stores = [linear_access(o) for o in self.epilogue if o.op == "store"]
         reduces = any(o.op == "reduce" for o in self.epilogue)
@@ -103,7 +118,7 @@ class Product:
     @property
     def offers_batches(self) -> bool:
         """Whether a block may hold a whole matrix, so that a B packed in scratch is packed once."""
-        return bool(self.batch) and self.b_form != "panels"
+        return bool(self.batch) and not self.is_packed
 
 
 def describe(program: TileProgram) -> Product | MmaRefusal:
@@ -116,6 +131,8 @@ def describe(program: TileProgram) -> Product | MmaRefusal:
     mma = products[0]
     producers = {o.result: o for o in program.body if o.result is not None}
     a, b = (producers[operand] for operand in mma.operands)
+    cast = b if b.op == "cast" and _is_quads(producers[b.operands[0]]) else None
+    b = producers[b.operands[0]] if cast is not None else b
     refusal = _refuse_operands(program, mma, a, b)
     if refusal is not None:
         return refusal
@@ -125,9 +142,9 @@ def describe(program: TileProgram) -> Product | MmaRefusal:
     if isinstance(b_form, MmaRefusal):
         return b_form
     batch, m = _rows(program, b)
-    epilogue = tuple(o for o in program.body if o is not mma and o is not a and o is not b)
+    epilogue = tuple(o for o in program.body if all(o is not operand for operand in (mma, a, b, cast)))
     form = "registers" if all(is_register_op(o, n) for o in epilogue) else "strip"
-    product = Product(program, mma, a, b, m, n, mma.axis, batch, b_form, epilogue, form)
+    product = Product(program, mma, a, b, m, n, mma.axis, batch, b_form, epilogue, form, cast)
     return refuse_epilogue(product) or product
 
 
@@ -158,7 +175,7 @@ def _refuse_operands(program: TileProgram, mma: Operation, a: Operation, b: Oper
         return MmaRefusal("an operand of the product has guarded loads; only assumed bounds are realised")
     assert mma.result is not None and mma.axis is not None
     assert a.result is not None and b.result is not None and a.view is not None and b.view is not None
-    if mma.result.dtype is not F32 or a.result.dtype is not F32 or b.result.dtype is not F32:
+    if mma.result.dtype is not F32 or a.result.dtype is not F32 or (b.result.dtype is not F32 and not _is_quads(b)):
         return MmaRefusal("only f32 products are realised")
     if a.result.space != (mma.axis,):
         return MmaRefusal("the left operand must span the contracted axis only")
@@ -166,7 +183,7 @@ def _refuse_operands(program: TileProgram, mma: Operation, a: Operation, b: Oper
         return MmaRefusal("the right operand must span the contracted axis and one column axis")
     if a.view.layout != "strided":
         return MmaRefusal("the left operand must be a strided view")
-    if any(tile in o.operands for o in program.body if o is not mma for tile in mma.operands):
+    if any(len([o for o in program.body if t in o.operands]) != 1 for t in (*mma.operands, b.result)):
         return MmaRefusal("an operand of the product is used again in the program")
     left = linear_access(a)
     if left.dynamic:
@@ -179,19 +196,29 @@ def _refuse_operands(program: TileProgram, mma: Operation, a: Operation, b: Oper
 
 def _b_form(b: Operation, n: Axis, k: Axis) -> str | MmaRefusal:
     assert b.view is not None
-    if b.view.layout == "panels":
+    if b.view.layout in ("panels", "quads"):
         rows, columns = Affine(((k, 1),)), Affine(((n, 1),))
         if b.view.panel != PANEL:
             return MmaRefusal(f"the right operand is packed in panels of {b.view.panel}; {PANEL} is realised")
         if b.index != (rows, columns) or b.view.shape != (k.extent, n.extent):
             return MmaRefusal("a packed right operand must be read whole, as [k, n]")
-        return "panels"
+        return _refuse_quads(k) or "quads" if _is_quads(b) else "panels"
     right = linear_access(b)
     if right.dynamic:
         return MmaRefusal("the right operand is indexed at run time")
     if right.coefficient(n) == 1 or n.extent == 1:
         return "rows"
     return "columns" if right.coefficient(k) == 1 or k.extent == 1 else "scattered"
+
+
+def _is_quads(b: Operation) -> bool:
+    return b.op == "load" and b.view is not None and b.view.layout == "quads"
+
+
+def _refuse_quads(k: Axis) -> MmaRefusal | None:
+    if isinstance(k.extent, int) and k.extent <= BYTE_PRODUCTS:
+        return None
+    return MmaRefusal(f"sums of {k.extent} products of bytes may leave 32 bits; up to {BYTE_PRODUCTS} are realised")
 
 
 # Work that is cheap enough to run on live accumulators; anything else runs on the finished strip.
@@ -222,8 +249,9 @@ def _spans_only(tile: Tile, n: Axis) -> bool:
 
 
 # Picoseconds of one core: a fused multiply-add at 85 % of 93 GFLOP/s, a byte of B streamed from the shared cache, a
-# float moved by packing, and the fixed price of one strip.
+# float moved by packing, and the fixed price of one strip. BYTE_FMA_PS: one of f32 by i8 as three products of bytes.
 FMA_PS = 25
+BYTE_FMA_PS = 18
 B_BYTE_PS = 16
 PACK_PS = 60
 STRIP_PS = 60_000
@@ -304,6 +332,8 @@ def scratch_layout(plan: Realisation) -> ScratchLayout:
     padded = ceil_div(n, PANEL) * PANEL
     # Packing A stores whole vectors: up to 2 floats after the panel.
     a_size = align16(k * STRIP_ROWS + 2) if plan.packs_a else 0
+    if product.b_form == "quads":
+        a_size = DigitStrip.of(k).size_bytes // 4
     after_a = a_size * plan.strips_together
     after_b = after_a + (padded * k if plan.packs_b else 0)
     # One line more than the columns, so that the rows of a strip do not fall on the same cache sets.
@@ -330,7 +360,7 @@ def epilogue_program(product: Product, strip_row: int | Expr = 0) -> tuple[TileP
     strip = View("finished strip", F32, (STRIP_ROWS, product.n.extent), (strip_row, 1))
     index = (Affine(((row, 1),)), Affine(((product.n, 1),)))
     load = Operation("load", (), product.mma.result, view=strip, index=index, attributes={"bounds": "assume"})
-    dropped = (product.a, product.b)
+    dropped = product.operands
     body = tuple(load if o is product.mma else o for o in product.program.body if o not in dropped)
     roots = (*product.batch, product.m, row)
     views = tuple(v for v in product.program.views if any(o.view is v for o in body))
@@ -365,9 +395,9 @@ def range_panels(n: int | Expr) -> int:
 
 def _realisation(product: Product, form: str) -> Realisation:
     n = product.n.extent
-    packs_a = not (isinstance(n, int) and n <= UNPACKED_A_COLUMNS)
+    packs_a = not (isinstance(n, int) and n <= UNPACKED_A_COLUMNS) or product.b_form == "quads"
     width = range_panels(n) if form == "columns" else 0
-    return Realisation(product, form, packs_a, product.b_form != "panels", width, _strips_together(product))
+    return Realisation(product, form, packs_a, not product.is_packed, width, _strips_together(product))
 
 
 def _strips_together(product: Product) -> int:
@@ -390,8 +420,9 @@ def cost_ps(plan: Realisation) -> int | Expr:
     m, k = product.m.extent, product.k.extent
     padded = ceil_div(product.n.extent, PANEL) * PANEL
     strips = product.matrices * product.strips * plan.ranges
-    multiply = product.matrices * m * k * padded * FMA_PS
-    stream = product.matrices * k * padded * 4 * B_BYTE_PS
+    in_bytes = product.b_form == "quads"
+    multiply = product.matrices * m * k * padded * (BYTE_FMA_PS if in_bytes else FMA_PS)
+    stream = product.matrices * k * padded * (1 if in_bytes else 4) * B_BYTE_PS
     packing = strips * k * STRIP_ROWS * PACK_PS if plan.packs_a else 0
     if plan.packs_b:
         times = product.matrices if plan.form == "batches" else plan.blocks
@@ -413,6 +444,8 @@ def plan_mma(program: TileProgram, target: Target, options: PlannerOptions) -> P
     if isinstance(product, MmaRefusal) or options.mapping not in ("", MMA):
         reason = product.reason if isinstance(product, MmaRefusal) else f"mapping {options.mapping!r} has no products"
         raise PlanError(f"tile program {program.name!r} has no legal mapping ({MMA}: {reason})")
+    if product.b_form == "quads" and not target.has_byte_products:
+        raise PlanError(f"tile program {program.name!r}: {target.cpu} has no products of bytes for its int8 weights")
     found = realisations(product)
     plans = tuple(_plan(product, target, each) for each in found)
     notes = "; ".join(str(each) for each in found)
@@ -429,6 +462,6 @@ def _plan(product: Product, target: Target, chosen: Realisation) -> Plan:
         blocks=chosen.blocks,
         cost_ps=cost_ps(chosen),
         scratch_bytes=scratch_layout(chosen).total * 4,
-        signature=f"{MMA} k-order, rows {row_mapping(product.n)}",
+        signature=f"{MMA} {'digits' if product.b_form == 'quads' else 'k-order'}, rows {row_mapping(product.n)}",
         reason=str(chosen),
     )

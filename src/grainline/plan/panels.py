@@ -7,6 +7,10 @@ from numpy.typing import NDArray
 
 #: columns of one packed panel: the width of the register tile, the same on every machine
 PANEL = 16
+#: rows of a strip of the left operand, which share a panel while it is read
+STRIP_ROWS = 6
+#: consecutive k of one column that lie together in packed int8 weights: what one integer instruction sums
+QUAD = 4
 
 
 def pack_panels(matrix: NDArray[np.float32], panel: int = PANEL) -> NDArray[np.float32]:
@@ -20,3 +24,14 @@ def pack_panels(matrix: NDArray[np.float32], panel: int = PANEL) -> NDArray[np.f
         packed[whole, :, : n - whole * panel] = matrix[:, whole * panel :]
         packed[whole, :, n - whole * panel :] = 0.0
     return packed
+
+
+def pack_quads(matrix: NDArray[np.int8], panel: int = PANEL) -> NDArray[np.int8]:
+    """Packs i8[1..., K, N] (any strides) as i8[ceil(N/panel), ceil(K/4), panel, 4], 0 as padding, top bits flipped."""
+    matrix = matrix.reshape(matrix.shape[-2:])
+    k, n = matrix.shape
+    quads, panels = -(-k // QUAD), -(-n // panel)
+    padded = np.zeros((quads * QUAD, panels * panel), np.int8)
+    padded[:k, :n] = matrix
+    padded ^= np.int8(-128)
+    return np.ascontiguousarray(padded.reshape(quads, QUAD, panels, panel).transpose(2, 0, 3, 1))

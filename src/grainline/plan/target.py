@@ -32,6 +32,11 @@ class Target:
         return "+avx512bw" in self.features and "+avx512vl" in self.features
 
     @property
+    def has_byte_products(self) -> bool:
+        """Whether four products of bytes are summed into 32 bits by one instruction, on the widest registers."""
+        return self.has_avx512 and "+avx512vnni" in self.features
+
+    @property
     def has_fma(self) -> bool:
         return "+fma" in self.features or "+neon" in self.features
 

@@ -140,6 +140,10 @@ class _Instance:
         if view.layout == "panels":
             depth = evaluate(view.shape[0], self.env)
             offsets = (indices[1] // view.panel * depth + indices[0]) * view.panel + indices[1] % view.panel
+        elif view.layout == "quads":
+            depth = -(-evaluate(view.shape[0], self.env) // 4)
+            line = indices[1] // view.panel * depth + indices[0] // 4
+            offsets = (line * view.panel + indices[1] % view.panel) * 4 + indices[0] % 4
         else:
             for index, step in zip(indices, steps, strict=True):
                 offsets = offsets + index * evaluate(step, self.env)
@@ -156,6 +160,8 @@ class _Instance:
         if buffer.size == 0:
             return np.zeros(offsets.shape, buffer.dtype)
         loaded = buffer[np.where(inside, offsets, 0)]
+        if operation.view.layout == "quads":
+            loaded = loaded ^ np.int8(-128)
         return np.where(inside, loaded, np.zeros((), buffer.dtype)).astype(buffer.dtype)
 
     def _store(self, operation: Operation) -> None:

@@ -65,6 +65,8 @@ class View:
     layout "strided": element (i0, i1, ...) lies at sum(i*stride).
     layout "panels": a packed matrix B[K, N] as [ceil(N/panel)][K][panel], the last panel padded with zeros;
     `shape` is (K, N), `strides` is () and `panel` the panel width.
+    layout "quads": an i8 matrix packed as [ceil(N/panel)][ceil(K/4)][panel][4] bytes, the top bit of each flipped: a
+    byte is q + 128, unsigned as integer products want it; padded with zeros; the rest as for "panels".
     """
 
     name: str

@@ -55,8 +55,8 @@ def _list(items: tuple[Any, ...]) -> str:
 
 def _view_line(view: View) -> str:
     base = f"view {view.name} {view.dtype} {_list(view.shape)}"
-    if view.layout == "panels":
-        return f"{base} panels {view.panel} {view.access}"
+    if view.layout in ("panels", "quads"):
+        return f"{base} {view.layout} {view.panel} {view.access}"
     return f"{base} strides {_list(view.strides)} {view.access}"
 
 
@@ -123,11 +123,11 @@ def _lines(text: str) -> Iterator[str]:
 
 
 def _parse_view(text: str) -> View:
-    match = re.fullmatch(r"(\S+) (\w+) \[(.*?)\] (?:strides \[(.*)\]|panels (\d+)) (\w+)", text)
+    match = re.fullmatch(r"(\S+) (\w+) \[(.*?)\] (?:strides \[(.*)\]|(panels|quads) (\d+)) (\w+)", text)
     if match is None:
-        raise ValueError("expected: name dtype [shape] strides [...]|panels n access")
-    name, dtype, shape, strides, panel, access = match.groups()
-    layout = "panels" if panel else "strided"
+        raise ValueError("expected: name dtype [shape] strides [...]|panels n|quads n access")
+    name, dtype, shape, strides, packed, panel, access = match.groups()
+    layout = packed or "strided"
     return View(
         name, dtypes.BY_NAME[dtype], _parse_extents(shape), _parse_extents(strides or ""), access, layout,
         int(panel or 0),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from grainline.base.dtypes import BOOL, I64
+from grainline.base.dtypes import BOOL, I8, I64
 from grainline.tile.ir import COMPARISONS, ELEMENTWISE, LOGICAL, Affine, Axis, Operation, Tile, TileProgram
 
 REDUCTIONS = ("add", "mul", "min", "max")
@@ -41,8 +41,10 @@ def views_have_matching_ranks(program: TileProgram) -> str | None:
     for view in program.views:
         if view.layout == "strided" and len(view.shape) != len(view.strides):
             return f"view {view.name!r} has {len(view.shape)} dimensions and {len(view.strides)} strides"
-        if view.layout == "panels" and (len(view.shape) != 2 or view.panel <= 0):
-            return f"view {view.name!r} in layout panels needs shape (K, N) and a positive panel width"
+        if view.layout in ("panels", "quads") and (len(view.shape) != 2 or view.panel <= 0):
+            return f"view {view.name!r} in layout {view.layout} needs shape (K, N) and a positive panel width"
+        if view.layout == "quads" and view.dtype is not I8:
+            return f"view {view.name!r} in layout quads has type {view.dtype}, expected i8"
         if view.access not in ("read", "write", "readwrite"):
             return f"view {view.name!r} has the unknown access {view.access!r}"
     return None

@@ -1,0 +1,162 @@
+"""The register tile of products with int8 weights: `rows` x 3 digits x `panels` accumulators of 16 sums.
+
+One step reads four k: a line of a panel, and four bytes of a digit of a row for all of its columns. Each accumulator is
+converted and the digits joined behind the last step, so that the epilogues of f32 products follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from grainline.base.dtypes import BOOL, F32, I32, I64
+from grainline.codegen.emit import Reg, constant, i64
+from grainline.codegen.memory import load, store
+from grainline.codegen.mma_stream import FETCHING_ROWS, Share, fetch, group_share
+from grainline.codegen.mma_text import KernelText, Writer
+from grainline.codegen.mma_tile import TileForm, finish_group, panel_bases, touch_results
+from grainline.plan.digits import DIGITS, HEAD_BYTES, DigitStrip
+from grainline.plan.panels import PANEL, QUAD
+
+# By rows, the panels read together: enough independent sums to hide the latency, few enough to stay in registers. All
+# divide the panels of a chunk and of a column range.
+PANELS_OF_ROWS = {1: 6, 2: 3, 3: 2, 4: 2, 5: 1, 6: 1}
+# Words of a row's head.
+SCALES, STARTS, ODD, ADDRESS = 0, 2, 5, 6
+LINE_BYTES = PANEL * QUAD
+
+
+def digit_tile_function(kernel: KernelText, form: TileForm, k: int, rows: int) -> None:
+    """`void @tile<rows>(...)` with the parameters of the f32 tile; `a` is a strip of digits."""
+    w = kernel.internal(f"{form.prefix}tile{rows}", form.parameters())
+    panels, strip = PANELS_OF_ROWS[rows], DigitStrip.of(k)
+    last = w.binary("ashr", w.add("%cols", "-1"), "4")
+
+    def group(column: str) -> None:
+        numbers, bases = panel_bases(w, form, panels, column, last)
+        share = None
+        if form.fetches_ahead and rows >= FETCHING_ROWS:
+            share = group_share(w, form.product.k.extent, column)
+            touch_results(w, form, (rows, panels), column)
+        sums = _contract(w, (strip, -(-k // QUAD)), rows, bases, share)
+        joined = [_join(w, strip, slot % rows, sums[slot * DIGITS :][:DIGITS]) for slot in range(panels * rows)]
+        odd = load(w.function, byte(w, "%a", strip.odd), I32)
+        is_odd = w.function.compare("icmp ne", odd, constant(0, I32))
+        joined = w.function.when(is_odd, joined, lambda: _mend(w, strip, rows, bases, joined))
+        finish_group(w, form, rows, (column, numbers), joined)
+
+    w.loop("0", "%cols", PANEL * panels, group)
+    w.function.do("ret void")
+
+
+def byte(w: Writer, base: str, offset: int | str) -> str:
+    return w.function.pointer(base, Reg(str(offset), I64), 1)
+
+
+def head(strip: DigitStrip, row: int, word: int) -> int:
+    """The place of a word of a row's head in the strip."""
+    return strip.heads + row * HEAD_BYTES + 4 * word
+
+
+def dot(w: Writer, total: Reg, unsigned: str, signed: str) -> Reg:
+    """total + the sums of four products of bytes each; the operands are vectors of bytes."""
+    bits, count = total.lanes * 32, total.lanes * QUAD
+    name = f"llvm.x86.avx512.vpdpbusd.{bits}"
+    w.module.declare(f"{total.type} @{name}({total.type}, <{count} x i8>, <{count} x i8>)")
+    operands = f"{total.typed}, <{count} x i8> {unsigned}, <{count} x i8> {signed}"
+    return w.function.reg(f"call {total.type} @{name}({operands})", I32, total.lanes)
+
+
+def _contract(w: Writer, size: tuple[DigitStrip, int], rows: int, bases: list[str], share: Share | None) -> list[Reg]:
+    """The sums, numbered [panel][row][digit]; `size` is (the strip, steps of four k)."""
+    strip, steps = size
+    starts = [
+        load(w.function, byte(w, "%a", head(strip, r, STARTS + d)), I32) for r in range(rows) for d in range(DIGITS)
+    ]
+    sums = [w.function.splat(start, PANEL) for _ in bases for start in starts]
+    unroll = 4 if len(bases) == 1 else 2
+    whole = steps // unroll * unroll
+
+    def several(at: Reg, carried: Sequence[Reg]) -> list[Reg]:
+        return _steps(w, strip, (rows, bases, share), carried, at, unroll)
+
+    sums = w.function.loop(i64(0), i64(whole), unroll, sums, several)
+    return _steps(w, strip, (rows, bases, share), sums, i64(whole), steps - whole)
+
+
+def _steps(
+    w: Writer,
+    strip: DigitStrip,
+    reads: tuple[int, list[str], Share | None],
+    sums: Sequence[Reg],
+    at: Reg,
+    count: int,
+) -> list[Reg]:
+    """`count` consecutive steps from `at` on, straight-line; `reads` are rows of A, panels of B, lines for later."""
+    current, (rows, bases, share), f = list(sums), reads, w.function
+    if share is not None and count:
+        fetch(w, share, at.text, len(bases), count)
+    for step in range(count):
+        lines = []
+        for base in bases:
+            place = f.pointer(byte(w, base, step * LINE_BYTES), at, LINE_BYTES)
+            lines.append(f.raw(f"load <{LINE_BYTES} x i8>, ptr {place}, align 1"))
+        for row_digit in range(rows * DIGITS):
+            # Base and constant apart: they become the operands of one address, so a digit needs no register.
+            place = f.pointer(byte(w, "%a", row_digit * strip.row_bytes + step * QUAD), at, QUAD)
+            four = f.splat(load(f, place, I32), PANEL)
+            digits = f.raw(f"bitcast {four.typed} to <{LINE_BYTES} x i8>")
+            for panel, line in enumerate(lines):
+                slot = panel * rows * DIGITS + row_digit
+                current[slot] = dot(w, current[slot], line, digits)
+    return current
+
+
+def _join(w: Writer, strip: DigitStrip, row: int, sums: list[Reg]) -> Reg:
+    """The f32 results of a row: its digits joined, then scaled by both factors of a power of two."""
+    f = w.function
+    low, middle, high = (f.convert("sitofp", each, F32) for each in sums)
+    value = f.fma(middle, constant(256.0, F32, PANEL), low)
+    value = f.fma(high, constant(65536.0, F32, PANEL), value)
+    for number in range(2):
+        scale = load(f, byte(w, "%a", head(strip, row, SCALES + number)), F32)
+        value = f.binary("fmul", value, f.splat(scale, PANEL))
+    return value
+
+
+def _mend(w: Writer, strip: DigitStrip, rows: int, bases: list[str], joined: list[Reg]) -> list[Reg]:
+    """The results with those of odd rows computed as f32 chains."""
+    f = w.function
+    spill = f.prologue(f"alloca [{len(joined) * PANEL} x float], align 64")
+    places = [w.at(spill, str(slot * PANEL)) for slot in range(len(joined))]
+    for place, value in zip(places, joined, strict=True):
+        store(f, place, value)
+    for slot, place in enumerate(places):
+        row = byte(w, "%a", head(strip, slot % rows, 0))
+        f.do(f"call void @odd_row(ptr %args, ptr {row}, ptr {bases[slot // rows]}, ptr {place})")
+    return [load(f, place, F32, PANEL) for place in places]
+
+
+def odd_row_function(kernel: KernelText, k: int) -> None:
+    """`void @odd_row(args, head, panel, target)`: where the row of `head` is odd, its 16 results as f32 chains."""
+    w = kernel.internal("odd_row", [("ptr", "head"), ("ptr", "panel"), ("ptr", "target")])
+    f = w.function
+
+    def step(at: Reg, carried: Sequence[Reg]) -> list[Reg]:
+        line = f.pointer("%panel", Reg(w.binary("lshr", at.text, "2"), I64), LINE_BYTES)
+        shift = f.convert("trunc", Reg(w.mul(w.binary("and", at.text, "3"), "8"), I64), I32)
+        words = f.binary("lshr", load(f, line, I32, PANEL), f.splat(shift, PANEL))
+        byte_ = f.binary("and", words, constant(255, I32, PANEL))
+        weight = f.convert("sitofp", f.binary("sub", byte_, constant(128, I32, PANEL)), F32)
+        number = load(f, w.at(row, at.text), F32)
+        return [f.fma(f.splat(number, PANEL), weight, carried[0])]
+
+    def chain() -> list[Reg]:
+        (total,) = f.loop(i64(0), i64(k), 1, [constant(0.0, F32, PANEL)], step)
+        store(f, "%target", total)
+        return []
+
+    row = f.raw(f"load ptr, ptr {byte(w, '%head', 4 * ADDRESS)}, align 8")
+    odd = f.compare("icmp ne", load(f, byte(w, "%head", 4 * ODD), I32), constant(0, I32))
+    assert odd.dtype == BOOL
+    f.when(odd, [], chain)
+    f.do("ret void")
