@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from grainline.execgraph.ir import Weight
+from grainline.runtime.arena import placed
 
 _SMALL_BYTES = 1024  # below this, sharing costs more than it saves
 
@@ -80,7 +81,8 @@ def _packed(weight: Weight, source: np.ndarray[Any, Any]) -> np.ndarray[Any, Any
         raise ValueError(f"weight {weight.label!r}: expected dtype {weight.dtype}, found {array.dtype}")
     if array.shape != weight.shape:
         raise ValueError(f"weight {weight.label!r}: expected shape {weight.shape}, found {array.shape}")
-    return np.require(array, requirements=("C_CONTIGUOUS", "ALIGNED"))
+    array = np.require(array, requirements=("C_CONTIGUOUS", "ALIGNED"))
+    return array if weight.pack is None else placed(array)
 
 
 def _drop_pages(array: np.ndarray[Any, Any]) -> None:
