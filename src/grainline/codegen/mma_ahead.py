@@ -13,12 +13,13 @@ from grainline.base.dims import Expr
 from grainline.codegen.mma_text import KernelText, Writer
 from grainline.plan.mma import Product
 from grainline.tile.access import linear_access
+from grainline.tile.ir import Operation
 
 LINE_FLOATS = 16
 # More floats in the operands of one batch element would push each other out of the second level of cache.
 FEW_FLOATS = 1 << 16
 # Operands of all batch elements up to here still lie in the second level, where the kernels before left them.
-NEAR_FLOATS = 1 << 19
+NEAR_FLOATS = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +65,20 @@ def _fetch(w: Writer, runs: Runs, source: str) -> None:
     w.loop(first, w.smaller(w.add(first, size), count), 1, run)
 
 
-def _line(w: Writer, address: str) -> None:
-    w.function.do(f"call void @llvm.prefetch.p0(ptr {address}, i32 0, i32 2, i32 1)")
+def _line(w: Writer, address: str, writes: int = 0) -> None:
+    w.function.do(f"call void @llvm.prefetch.p0(ptr {address}, i32 {writes}, i32 {2 + writes}, i32 1)")
+
+
+def claim(w: Writer, start: str, rows: str, store: Operation, product: Product) -> None:
+    """Asks for the lines that `store` will write to `rows` rows: a store that waits holds up all those behind it."""
+    step, length = w.extent(linear_access(store).coefficient(product.m)), w.extent(product.n.extent)
+    w.module.declare("void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+
+    def row(index: str) -> None:
+        first = w.at(start, w.mul(step, index))
+        w.loop("0", length, LINE_FLOATS, lambda at: _line(w, w.at(first, at), writes=1))
+
+    w.loop("0", rows, 1, row)
 
 
 def fetches(w: Writer, operands: tuple[Runs, ...], matrices: int | Expr) -> str:

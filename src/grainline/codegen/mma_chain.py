@@ -12,20 +12,20 @@ from dataclasses import dataclass
 from functools import partial
 
 from grainline.base.dims import Expr
-from grainline.base.dtypes import BOOL
+from grainline.base.dtypes import BOOL, F32
 from grainline.codegen.emit import ModuleText, Reg
 from grainline.codegen.kernel import PLACEHOLDER, EmittedKernel, finished
 from grainline.codegen.mma import emit_mma
-from grainline.codegen.mma_ahead import Runs, ahead_function, fetches, left_runs, right_runs
+from grainline.codegen.mma_ahead import Runs, ahead_function, claim, fetches, left_runs, right_runs
 from grainline.codegen.mma_epilogue import streams_of
 from grainline.codegen.mma_nest import Right, StripRows, address, call_tile, coordinates, pack_right, strip_count
 from grainline.codegen.mma_pack import pack_a_function, pack_b_function
 from grainline.codegen.mma_strip import whole_rows_function
 from grainline.codegen.mma_text import KernelText, Writer
 from grainline.codegen.mma_tile import TileForm, edge_function, tile_function
-from grainline.plan.mma import CHUNK_PANELS, STRIP_ROWS, Product
+from grainline.plan.mma import CHUNK_PANELS, Product
 from grainline.plan.mma_chain import Chain, ChainRealisation, ChainScratch, chain_scratch, stage_rows, strip_row
-from grainline.plan.panels import PANEL
+from grainline.plan.panels import PANEL, STRIP_ROWS
 from grainline.plan.types import Plan
 from grainline.tile.access import linear_access
 from grainline.tile.ir import Axis
@@ -186,6 +186,7 @@ class _Strips:
             w.loop(first, after, 1, lambda strip: body(strip, w.sub(strip, first)))
 
         w.function.when(Reg(self.fetches, BOOL), [], lambda: self._ahead(first))
+        each(self._claim)
         each(self._pack_a)
         for stage in self.stages:
             self._product(stage, each, w.less(w.sub(after, first), "2"))
@@ -199,6 +200,16 @@ class _Strips:
         operands = f"ptr %n0, ptr %n1, ptr %n2, i64 {share}, i64 {self.shares}"
         w.function.do(f"call void @ahead(ptr %args, {operands})")
         return []
+
+    def _claim(self, strip: str, slot: str) -> None:
+        """Asks for the lines of a strip's results while both products are still to be computed."""
+        w, product = self.w, self.stages[1].product
+        first, rows = self.rows.at(w, strip)
+        for store in (o for o in product.epilogue if o.op == "store"):
+            access = linear_access(store)
+            if access.coefficient(product.n) == 1 and store.view is not None and store.view.dtype == F32:
+                start = address(w, store.view, access, {**self.batch, product.m: first})
+                claim(w, start, rows, store, product)
 
     def _product(self, stage: _Stage, each: Callable[[Callable[[str, str], None]], None], alone: str) -> None:
         """One product of all strips of the group, chunk by chunk of its columns."""

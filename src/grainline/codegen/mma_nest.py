@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from grainline.base.dims import Expr
 from grainline.codegen.mma_text import Writer
-from grainline.plan.mma import DIRECT_B_STRIPS, STRIP_ROWS, Product
-from grainline.plan.panels import PANEL
+from grainline.plan.mma import DIRECT_B_STRIPS, Product
+from grainline.plan.panels import PANEL, STRIP_ROWS
 from grainline.tile.access import LinearAccess, linear_access
 from grainline.tile.ir import Axis, View
 

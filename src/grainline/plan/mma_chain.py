@@ -20,7 +20,6 @@ from grainline.plan.mma import (
     FMA_PS,
     PACK_PS,
     STRIP_PS,
-    STRIP_ROWS,
     MmaRefusal,
     Product,
     align16,
@@ -30,7 +29,7 @@ from grainline.plan.mma import (
     refuse_epilogue,
     row_mapping,
 )
-from grainline.plan.panels import PANEL
+from grainline.plan.panels import PANEL, STRIP_ROWS
 from grainline.plan.planner import typical
 from grainline.plan.row_schedule import schedule_rows
 from grainline.plan.target import Target
