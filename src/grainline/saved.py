@@ -4,7 +4,7 @@ A saved model is one entry of the kernel cache's folder: a pickle of the packed 
 model's description; the machine code is found through the kernel entries it names. The folder is the owner's alone and
 entries are hash-checked (see `codegen/cache.py`), which is what makes unpickling them as safe as running their code.
 
-The key covers the model (content of bytes; path, size, time and inode of a file), the options that change code, the
+The key covers the model (content of bytes; path, size, times and inode of a file), the options that change code, the
 processor, the LLVM wheel, and every source file of this package. Weights are not stored: a recipe says where in the
 model they lie and what is computed from them. A model with host operators or external data is not saved. Whatever goes
 wrong while loading means "not saved".
@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from grainline.base import log
+from grainline.base.files import stamp
 from grainline.base.knobs import Options
 from grainline.codegen.cache import ObjectCache, open_cache
 from grainline.compiled import CompiledModel
@@ -112,7 +113,7 @@ def load(spot: Spot, options: Options) -> CompiledModel | None:
 def save(spot: Spot, model: CompiledModel, kernels: dict[str, str], data: memoryview | None) -> None:
     """Saves `model` unless recipes cannot describe it. `data` is the buffer its weights lie in."""
     graph = model.executor.graph
-    if graph.host_ops:
+    if graph.host_ops or model.info.other_files:
         return
     bare = replace(graph, main=())
     record = Record(model.info, bare, model.executor.packed, kernels, model.explanation, model.lookups)
@@ -162,8 +163,7 @@ def _identity(source: Any) -> tuple[Any, memoryview]:
     with open(source, "rb") as file:
         status = os.fstat(file.fileno())
         data = memoryview(mmap.mmap(file.fileno(), status.st_size, access=mmap.ACCESS_READ))
-    place = (os.path.realpath(source), status.st_size, status.st_mtime_ns, status.st_ino)
-    return ("file", *place), data
+    return ("file", os.path.realpath(source), stamp(status)), data
 
 
 @lru_cache(maxsize=1)

@@ -210,3 +210,15 @@ def test_a_chain_whose_scratch_is_too_large_is_two_launches() -> None:
     p = g.softmax(g.add("matmul", (x, y), (B, Q, 20000)))
     explanation = check(g.finish(g.add("matmul", (p, z), (B, Q, 4))), {"b": 1, "q": 3})
     assert "two launches for a chain of products: a home would need" in explanation
+
+
+def test_the_square_of_a_product_is_two_launches() -> None:
+    """Both operands of the second product are the result of the first, so all of it must be in memory."""
+    make = Maker()
+    x, y = make.input("x", (B, 4, 4)), make.input("y", (B, 4, 4))
+    product = make.add("matmul", (x, y), (B, 4, 4))
+    graph = make.finish(make.add("matmul", (product, product), (B, 4, 4)))
+    assert all(group.second is None for group in fuse(graph))
+    feeds = {name: np.random.default_rng(0).standard_normal((3, 4, 4)).astype(np.float32) for name in "xy"}
+    compiled = pipeline.compile_graph(graph, OPTIONS)
+    np.testing.assert_allclose(compiled.run(feeds)[0], interpret(graph, feeds)[0], rtol=1e-4, atol=1e-5)

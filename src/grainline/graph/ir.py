@@ -101,7 +101,7 @@ class Declared:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What a model says about itself; nothing here changes what is computed."""
+    """What a model says about itself; nothing here changes what is computed. `other_files` hold its external data."""
 
     inputs: tuple[Declared, ...] = ()
     outputs: tuple[Declared, ...] = ()
@@ -115,6 +115,7 @@ class ModelInfo:
     description: str = ""
     graph_description: str = ""
     custom: Mapping[str, str] = field(default_factory=dict)
+    other_files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,7 @@ def _import(opened: OpenModel) -> Graph:
     outputs = tuple((info.name, required(frame, info.name, "model")) for info in proto.output)
     _distinct(proto.output, "output")
     defaults = {name: tensors[name].constant for name in overridable}
-    return _finished(frame, proto, inputs, outputs, defaults, _info(model, opsets, tensors, overridable))
+    return _finished(frame, proto, inputs, outputs, defaults, _info(opened, opsets, tensors, overridable))
 
 
 def _opsets(model: Any) -> dict[str, int]:
@@ -190,7 +190,10 @@ def _finished(
     return replace(changed, guards=graph.guards)
 
 
-def _info(model: Any, opsets: dict[str, int], tensors: dict[str, Tensor], overridable: frozenset[str]) -> ModelInfo:
+def _info(
+    opened: OpenModel, opsets: dict[str, int], tensors: dict[str, Tensor], overridable: frozenset[str]
+) -> ModelInfo:
+    model = opened.proto
     fed = [info for info in model.graph.input if info.name not in tensors]
     return ModelInfo(
         inputs=tuple(declared(info) for info in fed),
@@ -205,4 +208,5 @@ def _info(model: Any, opsets: dict[str, int], tensors: dict[str, Tensor], overri
         description=model.doc_string,
         graph_description=model.graph.doc_string,
         custom={entry.key: entry.value for entry in model.metadata_props},
+        other_files=tuple(sorted(opened.other_files)),
     )

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from grainline.base.errors import ModelError
+from grainline.base.files import stamp
 from grainline.importer import wire
 
 Source = "str | os.PathLike[str] | bytes | bytearray | memoryview | ModelProto"
@@ -23,13 +24,15 @@ Source = "str | os.PathLike[str] | bytes | bytearray | memoryview | ModelProto"
 
 @dataclass(frozen=True, slots=True)
 class OpenModel:
-    """A parsed model; `data` holds what `split` cut out; `folder` is where external data may lie."""
+    """A parsed model; `data` holds what `split` cut out; `folder` is where external data may lie;
+    `other_files` are those that hold some: each external tensor that is read adds its own."""
 
     proto: Any
     data: memoryview = field(default_factory=lambda: memoryview(b""))
     split: wire.Split = field(default_factory=lambda: wire.Split(b"", {}, {}))
     folder: str | None = None
     identity: str = ""
+    other_files: set[str] = field(default_factory=set)
 
 
 def messages() -> ModuleType:
@@ -72,8 +75,7 @@ def _open_path(path: Path) -> OpenModel:
     except OSError as error:
         raise ModelError(f"the model file {str(path)!r} cannot be read", found=error.strerror) from error
     real = os.path.realpath(path)
-    identity = f"{real}:{status.st_mtime_ns}:{status.st_size}:{status.st_ino}"
-    return _parse(data, os.path.dirname(real), identity)
+    return _parse(data, os.path.dirname(real), f"{real}:{stamp(status)}")
 
 
 def _mapped(file: Any, size: int) -> memoryview:

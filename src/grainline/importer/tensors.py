@@ -19,6 +19,7 @@ import numpy as np
 
 from grainline.base.dtypes import BY_ONNX, DType
 from grainline.base.errors import ModelError
+from grainline.base.files import stamp
 from grainline.graph.ir import Constant, Held
 from grainline.importer.proto import OpenModel
 
@@ -187,7 +188,8 @@ def _external(proto: Any, dtype: DType, shape: tuple[int, ...], count: int, mode
             "external data ends after its file", value=name, expected=f"at most {status.st_size} bytes",
             found=f"offset {offset} + {length}",
         )  # fmt: skip
-    identity = f"{path}:{status.st_mtime_ns}:{status.st_size}:{status.st_ino}:{offset}:{dtype}:{shape}"
+    model.other_files.add(path)
+    identity = f"{path}:{stamp(status)}:{offset}:{dtype}:{shape}"
     return Constant(partial(_read_file, path, offset, length, dtype, shape, name), identity)
 
 

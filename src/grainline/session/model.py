@@ -154,4 +154,4 @@ def _checked_source(source: Any) -> str | bytes:
     path = os.fspath(source)
     if not os.path.isfile(path):
         raise ModelError("there is no model file at this path", found=repr(path))
-    return path
+    return os.path.abspath(path)  # whoever asks for the file later may be in another folder

@@ -255,7 +255,7 @@ class _Partition:
             return False
         if first.space[:-1] != second.space[:-1] or left.shape != first.space:
             return False
-        if left.name in self.outputs or len(self.readers[left.name]) != 1:
+        if left.name in self.outputs or len(self.readers[left.name]) != 1 or product.inputs[1] == left:
             return False
         if len(first.nodes) + len(second.nodes) > MAX_NODES:
             return False

@@ -1,0 +1,74 @@
+"""A saved model stands for the files it was made from as they are now, not as they were."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import grainline
+
+X = np.arange(3, dtype=np.float32)[:, None]
+
+
+def written(folder: Path, weight: np.ndarray, *, external: bool, folds: bool) -> Path:
+    """`y = x + w`, or `x + (-w)` computed at load; the weight inside the model or in a file beside it."""
+    nodes = [helper.make_node("Add", ["x", "v" if folds else "w"], ["y"])]
+    if folds:
+        nodes.insert(0, helper.make_node("Neg", ["w"], ["v"]))
+    infos = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", shape]) for name, shape in (("x", 1), ("y", "m"))
+    ]
+    graph = helper.make_graph(nodes, "g", infos[:1], infos[1:])
+    if external:
+        weight.tofile(folder / "w.bin")
+        tensor = graph.initializer.add(name="w", data_type=TensorProto.FLOAT, data_location=TensorProto.EXTERNAL)
+        tensor.dims.extend(weight.shape)
+        tensor.external_data.add(key="location", value="w.bin")
+    else:
+        graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    path = folder / "m.onnx"
+    if not external or not path.exists():
+        path.write_bytes(proto.SerializeToString())
+    return path
+
+
+@pytest.mark.parametrize("size", [4, 3000])
+@pytest.mark.parametrize("folds", [False, True], ids=["as it is", "folded"])
+@pytest.mark.parametrize("external", [False, True], ids=["inside", "external"])
+@pytest.mark.parametrize("way", ["written over", "replaced"])
+@pytest.mark.parametrize("is_held", [False, True], ids=["dropped", "held"])
+def test_a_changed_file_of_the_same_size_and_time_is_read_again(
+    size: int, folds: bool, external: bool, way: str, is_held: bool, tmp_path: Path
+) -> None:
+    """Whether or not a session over the old state still lives, and however old the new file says it is."""
+    first, second = np.full(size, 1, np.float32), np.full(size, 5, np.float32)
+    sign = -1 if folds else 1
+    path = written(tmp_path, first, external=external, folds=folds)
+    changed = tmp_path / "w.bin" if external else path
+    before = changed.stat()
+    model: Any = grainline.load(path, cache_dir=tmp_path / "cache")
+    np.testing.assert_array_equal(model(x=X), X + sign * first)
+    if not is_held:
+        del model
+    if way == "replaced":
+        changed.rename(tmp_path / "old")
+    written(tmp_path, second, external=external, folds=folds)
+    os.utime(changed, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert changed.stat().st_size == before.st_size
+    np.testing.assert_array_equal(grainline.load(path, cache_dir=tmp_path / "cache")(x=X), X + sign * second)
+
+
+def test_a_relative_path_stays_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(tmp_path, np.ones(4, np.float32), external=False, folds=False)
+    monkeypatch.chdir(tmp_path)
+    session = grainline.InferenceSession("m.onnx")
+    monkeypatch.chdir("/")
+    assert session.get_modelmeta().graph_name == "g"
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(session)).run(None, {"x": X})[0], X + np.ones(4))
