@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,6 +33,7 @@ from grainline.graph.passes import run_passes
 from grainline.importer.model import import_model
 from grainline.importer.proto import open_model
 from grainline.lower.lower import Backend, lower
+from grainline.plan.digits import in_digits
 from grainline.plan.mma_chain import refusal_of
 from grainline.plan.panels import PANEL, pack_panels, pack_quads
 from grainline.plan.planner import plan
@@ -63,7 +64,7 @@ def compile_graph(
     with step("passes"):
         graph = run_passes(imported, after=show_graph)
     with step("lower, plan and emit"):
-        lowered = lower(graph, _backend(kernels))
+        lowered = lower(graph, Backend(kernels.plan, pack_panels, PANEL, refusal_of, kernels.quads))
     with step("compile"):
         compiled = compile_kernels(kernels.emitted(), store)
     explanation = "\n".join([*lowered.notes, "", *kernels.explain()])
@@ -74,11 +75,6 @@ def compile_graph(
     if spot is not None:
         saved.save(spot, model, {k.symbol: entry_name(k) for k in kernels.emitted()}, data)
     return model
-
-
-def _backend(kernels: KernelTable) -> Backend:
-    quads = pack_quads if kernels.target.has_byte_products else None
-    return Backend(kernels.plan, pack_panels, PANEL, refusal_of, quads)
 
 
 @contextmanager
@@ -138,6 +134,10 @@ class KernelTable:
             for chosen, kernel in zip(self.plans[key].variants, self.kernels[key], strict=True)
         )
         return variants[0].key, variants
+
+    def quads(self, k: int) -> Callable[[Any], Any] | None:
+        """How an i8 matrix of `k` rows is packed where products with it are computed in integers."""
+        return pack_quads if in_digits(self.target, k) else None
 
     def emitted(self) -> list[EmittedKernel]:
         """Every kernel once."""

@@ -43,14 +43,14 @@ Extent = int | Expr
 class Backend:
     """`plan(program)` gives the kernel key and the variants in the program's symbols; `pack` packs a [1..., K, N]
     matrix into column panels of width `panel`; `refuses(program)` says why a chain of products is not realised, if so;
-    `pack_quads`, where products with i8 weights are computed in integers, packs such a matrix of i8.
+    `quads(k)` gives how an i8 matrix of `k` rows is packed where products with it are computed in integers, else None.
     """
 
     plan: Callable[[TileProgram], tuple[str, tuple[Variant, ...]]]
     pack: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
     panel: int
     refuses: Callable[[TileProgram], str | None]
-    pack_quads: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]] | None = None
+    quads: Callable[[int], Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]] | None]
 
 
 @dataclass(frozen=True)
@@ -417,17 +417,19 @@ class _Lowering:
 
     def _quads(self, value: Value) -> tuple[Place, Place] | None:
         """The integers and the column scales that a constant matrix is the product of."""
-        constant, pack = self.graph.constants.get(value.name), self.backend.pack_quads
-        if constant is None or pack is None:
+        constant = self.graph.constants.get(value.name)
+        if constant is None:
             return None
         if value.name not in self.quads:
             found = scaled_integers(constant)
-            self.quads[value.name] = None if found is None else self._pack_quads(value, found, pack)
+            self.quads[value.name] = None if found is None else self._pack_quads(value, found)
         return self.quads[value.name]
 
-    def _pack_quads(self, value: Value, scaled: ScaledIntegers, pack: Callable[[Any], Any]) -> tuple[Place, Place]:
+    def _pack_quads(self, value: Value, scaled: ScaledIntegers) -> tuple[Place, Place] | None:
         rows, columns = _static(value)[-2:]
-        width = self.backend.panel
+        width, pack = self.backend.panel, self.backend.quads(rows)
+        if pack is None:
+            return None
         shape = (-(-columns // width), -(-rows // 4), width, 4)
         quads = self.builder.weight(
             value.name, I8, shape, scaled.integers.load, pack=pack, identity=scaled.integers.identity,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from grainline.base.dims import Expr
 from grainline.plan.panels import STRIP_ROWS
+from grainline.plan.target import Target
 
 #: digits of one number, each a signed byte
 DIGITS = 3
@@ -13,7 +14,17 @@ DIGITS = 3
 BYTE_PRODUCTS = 60_000
 #: what belongs to a whole row: eight words
 HEAD_BYTES = 32
+# With fewer, what is done once per number of a row and per result counts more than the products.
+FEW_K = 96
 _LINE_BYTES = 64
+
+
+def in_digits(target: Target, k: int) -> bool:
+    """Whether products with an i8 matrix of `k` rows and its column scales are computed in integers.
+
+    A rule of the program and the instruction set alone: bits must not depend on the rows of a call.
+    """
+    return target.has_byte_products and FEW_K <= k <= BYTE_PRODUCTS
 
 
 @dataclass(frozen=True, slots=True)
