@@ -11,6 +11,7 @@ from grainline.codegen.mma_digit_tile import ADDRESS, ODD, SCALES, STARTS, byte,
 from grainline.codegen.mma_text import KernelText, Writer
 from grainline.codegen.mma_tile import TileForm
 from grainline.plan.digits import DIGITS, HEAD_BYTES, DigitStrip
+from grainline.plan.panels import QUAD
 
 _LANES = 16
 # x + BIAS has the digits plus 128 as its bytes; with their top bits flipped they are the digits.
@@ -32,13 +33,13 @@ def pack_digits_function(kernel: KernelText, form: TileForm, k: int) -> None:
     def row(number: str) -> None:
         source = w.at("%source", w.mul(w.extent(form.a_row_stride), number))
         head = byte(w, "%target", w.add(str(strip.heads), w.mul(number, str(HEAD_BYTES))))
-        digits = byte(w, "%target", w.mul(number, str(DIGITS * strip.row_bytes)))
+        digits = byte(w, "%target", w.mul(number, str(strip.row_bytes)))
         most = _magnitude(w, source, k)
         exponent = _exponent(w, most)
         scales = _powers(w, f.binary("sub", constant(22, I32), exponent))
         for number_, power in enumerate(_powers(w, f.binary("sub", exponent, constant(22, I32)))):
             store(f, byte(w, head, 4 * (SCALES + number_)), power)
-        for digit, start in enumerate(_digits(w, source, digits, (k, strip), scales)):
+        for digit, start in enumerate(_digits(w, source, digits, k, scales)):
             store(f, byte(w, head, 4 * (STARTS + digit)), start)
         is_odd = f.convert("zext", f.compare("icmp sge", most, constant(_INFINITY, I32)), I32)
         store(f, byte(w, head, 4 * ODD), is_odd)
@@ -103,28 +104,30 @@ def _powers(w: Writer, exponent: Reg) -> list[Reg]:
     return powers
 
 
-def _digits(w: Writer, source: str, target: str, size: tuple[int, DigitStrip], scales: list[Reg]) -> list[Reg]:
+def _digits(w: Writer, source: str, target: str, k: int, scales: list[Reg]) -> list[Reg]:
     """Stores the digits of a row; gives for each digit what its sums start from."""
-    f, (k, strip) = w.function, size
+    f = w.function
     factors = [f.splat(scale, _LANES) for scale in scales]
-    ones = "splat (i8 1)"
+    # Of the four bytes of every number the first three, those of four consecutive k together; the rest is overwritten.
+    order = [4 * (4 * quad + i) + digit for quad in range(4) for digit in range(DIGITS) for i in range(QUAD)]
+    picks = ", ".join(f"i32 {place}" for place in order + order[:16])
     bias = constant(_BIAS, I32, _LANES)
 
     def step(vector: Reg, at: Reg, carried: Sequence[Reg]) -> list[Reg]:
         for factor in factors:
             vector = f.binary("fmul", vector, factor)
         digits = f.binary("xor", f.binary("add", _rounded(w, vector), bias), bias)
-        totals = []
-        for digit, total in enumerate(carried):
-            moved = f.binary("lshr", digits, constant(8 * digit, I32, _LANES)) if digit else digits
-            bytes_ = f.raw(f"trunc {moved.typed} to <{_LANES} x i8>")
-            place = byte(w, target, w.add(str(digit * strip.row_bytes), at.text))
-            f.do(f"store <{_LANES} x i8> {bytes_}, ptr {place}, align 1")
-            totals.append(dot(w, total, ones, bytes_))
-        return totals
+        apart = f.raw(f"bitcast {digits.typed} to <64 x i8>")
+        together = f.raw(f"shufflevector <64 x i8> {apart}, <64 x i8> poison, <64 x i32> <{picks}>")
+        f.do(f"store <64 x i8> {together}, ptr {f.pointer(target, at, DIGITS)}, align 1")
+        return [dot(w, carried[0], "splat (i8 1)", together)]
 
-    totals = _vectors(w, source, k, [constant(0, I32, 4)] * DIGITS, step)
-    return [f.binary("mul", _reduced(w, "add", total), constant(-128, I32)) for total in totals]
+    (totals,) = _vectors(w, source, k, [constant(0, I32, _LANES)], step)
+    starts = []
+    for digit in range(DIGITS):
+        total = _reduced(w, "add", f.shuffle(totals, range(digit, 4 * DIGITS, DIGITS)))
+        starts.append(f.binary("mul", total, constant(-128, I32)))
+    return starts
 
 
 def _rounded(w: Writer, vector: Reg) -> Reg:

@@ -102,7 +102,9 @@ def _steps(
             lines.append(f.raw(f"load <{LINE_BYTES} x i8>, ptr {place}, align 1"))
         for row_digit in range(rows * DIGITS):
             # Base and constant apart: they become the operands of one address, so a digit needs no register.
-            place = f.pointer(byte(w, "%a", row_digit * strip.row_bytes + step * QUAD), at, QUAD)
+            row, digit = divmod(row_digit, DIGITS)
+            start = byte(w, "%a", row * strip.row_bytes + (step * DIGITS + digit) * QUAD)
+            place = f.pointer(start, at, DIGITS * QUAD)
             four = f.splat(load(f, place, I32), PANEL)
             digits = f.raw(f"bitcast {four.typed} to <{LINE_BYTES} x i8>")
             for panel, line in enumerate(lines):

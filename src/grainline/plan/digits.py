@@ -17,6 +17,7 @@ HEAD_BYTES = 32
 # With fewer, what is done once per number of a row and per result counts more than the products.
 FEW_K = 96
 _LINE_BYTES = 64
+_LANES = 16
 
 
 def in_digits(target: Target, k: int) -> bool:
@@ -29,7 +30,10 @@ def in_digits(target: Target, k: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class DigitStrip:
-    """A strip of A: bytes [row][digit][row_bytes], a head per row, one line whose first word tells of odd rows."""
+    """A strip of A: per row bytes [quad of k][digit][4], a head per row, one line whose first word tells of odd rows.
+
+    Rows are stored by whole vectors of 16 numbers and one line: `row_bytes` holds what they write.
+    """
 
     row_bytes: int
 
@@ -37,14 +41,15 @@ class DigitStrip:
     def of(k: int | Expr) -> DigitStrip:
         """The strip of rows of `k` numbers."""
         assert isinstance(k, int), "the integers of a constant matrix have constant extents"
+        written = -(-k // _LANES) * _LANES * DIGITS + _LINE_BYTES - _LANES * DIGITS
         # An odd number of lines, so that rows do not fall on the same cache sets.
-        lines = -(-k // _LINE_BYTES) | 1
+        lines = -(-written // _LINE_BYTES) | 1
         return DigitStrip(lines * _LINE_BYTES)
 
     @property
     def heads(self) -> int:
         """Where the heads begin."""
-        return STRIP_ROWS * DIGITS * self.row_bytes
+        return STRIP_ROWS * self.row_bytes
 
     @property
     def odd(self) -> int:
