@@ -256,3 +256,17 @@ def test_backward_slices_clamp_as_the_standard_says(
     want = x[[*range(begin, stop, step)]]
     np.testing.assert_array_equal(run_node("Slice", {"x": x}, constants=bounds)[0], want)
     np.testing.assert_array_equal(run_node("Slice", {"x": x} | bounds)[0], want)
+
+
+@pytest.mark.parametrize("use", ["a result", "a shape", "a guard"])
+def test_a_value_that_is_made_for_its_extents_alone(use: str) -> None:
+    """Nobody reads what a host operator makes, but how many elements it has is asked for, or must be checked."""
+    x = np.array([0, 3, 0, 5, 7, 9], F)
+    nodes = [helper.make_node("NonZero", ["x"], ["places"]), helper.make_node("Shape", ["places"], ["extents"])]
+    nodes += {
+        "a result": [helper.make_node("Identity", ["extents"], ["y"])],
+        "a shape": [helper.make_node("ConstantOfShape", ["extents"], ["y"])],
+        "a guard": [helper.make_node("Reshape", ["places", "pairs"], ["p"]), helper.make_node("Relu", ["x"], ["y"])],
+    }[use]
+    want = {"a result": np.array([1, 4]), "a shape": np.zeros((1, 4), F), "a guard": x}[use]
+    np.testing.assert_array_equal(run_graph(nodes, {"x": x}, ["y"], {"pairs": np.array([-1, 2])})[0], want)
