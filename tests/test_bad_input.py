@@ -6,6 +6,7 @@ Nothing is ever printed: `capfd` watches the file descriptors, so native code is
 from __future__ import annotations
 
 import os
+import resource
 import struct
 import subprocess
 import sys
@@ -20,7 +21,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import grainline
-from grainline import FeedError, GrainlineError, KernelError, ModelError, UnsupportedError
+from grainline import FeedError, GrainlineError, KernelError, ModelError, OutOfMemory, UnsupportedError
 
 Maker = Callable[..., onnx.ModelProto]
 F32, I64 = TensorProto.FLOAT, TensorProto.INT64
@@ -231,6 +232,28 @@ def test_bad_feeds_are_named(pair: grainline.Model, feeds: dict[str, Any], words
     message = str(caught.value)
     for word in words:
         assert any(choice in message for choice in word.split("|")), f"{message!r} does not say {word}"
+
+
+def test_a_feed_that_has_no_room_for_a_dense_copy_is_named(pair: grainline.Model) -> None:
+    """A view may show more elements than memory holds."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    view = np.lib.stride_tricks.as_strided(np.zeros(1, np.float32), (2**26, 4), (0, 0))
+    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size + 2**29, hard))
+    try:
+        with pytest.raises(OutOfMemory, match="left"):
+            pair.run(ok(left=view))
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def test_bytes_that_are_no_text_are_named(model: Maker) -> None:
+    node = helper.make_node("Identity", ["s"], ["y"])
+    proto = model([node], {"s": (TensorProto.STRING, ["n"])}, {"y": (TensorProto.STRING, None)})
+    loaded = grainline.load(proto.SerializeToString())
+    with pytest.raises(FeedError, match="'s'"):
+        loaded(s=np.array([b"\xff\xfe"]))
+    assert loaded(s=np.array([b"text"])).tolist() == ["text"]
 
 
 def test_an_unknown_output_is_named(pair: grainline.Model) -> None:

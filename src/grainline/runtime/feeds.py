@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from grainline.base.errors import FeedError
+from grainline.base.errors import FeedError, OutOfMemory
 
 _TEXT_KINDS = "OUST"
 
@@ -18,10 +18,24 @@ _TEXT_KINDS = "OUST"
 def convert(name: str, dtype: np.dtype[Any] | None, rank: int, value: Any) -> Any:
     """`value` as a C-contiguous, aligned, native-endian array of `dtype`; `value` itself when `dtype` is None.
 
-    FeedError when that would change what the values mean. `rank` is -1 where any rank will do; it is checked later.
+    FeedError when that would change what the values mean, OutOfMemory when there is no room for a dense copy. `rank` is
+    -1 where any rank will do; it is checked later.
     """
     if dtype is None:
         return value
+    try:
+        return _converted(name, dtype, value)
+    except FeedError:
+        raise
+    except MemoryError as problem:
+        raise OutOfMemory("a feed has no room in dense memory", value=name, found=str(problem)) from problem
+    except ValueError as problem:  # what NumPy says of too many elements, or of bytes that are no text
+        raise FeedError(
+            "a feed cannot become a dense array", value=name, expected=f"dtype {dtype}", found=str(problem)
+        ) from problem
+
+
+def _converted(name: str, dtype: np.dtype[Any], value: Any) -> np.ndarray[Any, Any]:
     if dtype.kind == "O":
         return _strings(name, value)
     if not isinstance(value, np.ndarray | np.generic):
