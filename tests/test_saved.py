@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -72,3 +73,25 @@ def test_a_relative_path_stays_the_same_file(tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir("/")
     assert session.get_modelmeta().graph_name == "g"
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(session)).run(None, {"x": X})[0], X + np.ones(4))
+
+
+def test_limits_are_those_of_the_process_that_runs(tmp_path: Path) -> None:
+    """A model that was saved where little memory was allowed runs what fits where more is."""
+    infos = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in (("x", ["n"]), ("y", None))
+    ]
+    nodes = [
+        helper.make_node("Unsqueeze", ["x", "axes"], ["u"]), helper.make_node("Add", ["u", "x"], ["sums"]),
+        helper.make_node("ReduceMax", ["sums"], ["y"], axes=[1], keepdims=0),
+    ]  # fmt: skip
+    graph = helper.make_graph(nodes, "g", infos[:1], infos[1:], [numpy_helper.from_array(np.array([1]), "axes")])
+    data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() + 2**29
+    resource.setrlimit(resource.RLIMIT_AS, (size, hard))
+    try:
+        grainline.load(data, cache_dir=tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+    count = int((size / 4) ** 0.5) + 100
+    assert grainline.load(data, cache_dir=tmp_path)(x=np.ones(count, np.float32)).tolist() == [2] * count

@@ -12,8 +12,6 @@ Each group of `fuse` becomes one launch, a host call, or copies. This file decid
 
 from __future__ import annotations
 
-import os
-import resource
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +22,7 @@ import numpy as np
 from grainline.base.dims import Expr, product
 from grainline.base.dtypes import F32, I8, I64
 from grainline.base.errors import ModelError, OutOfMemory
+from grainline.base.memory import memory_bytes
 from grainline.execgraph.builder import ABSENT, GraphBuilder, Result
 from grainline.execgraph.ir import ExecuteGraph, Variant, View
 from grainline.graph.interp import evaluate_node
@@ -454,13 +453,6 @@ def _same_elements(node: Node, shape: tuple[Extent, ...], offset: Extent) -> lay
 
 def _call_host(node: Node, *arguments: Any) -> tuple[Any, ...]:
     return tuple(evaluate_node(node, list(arguments), {}))
-
-
-def memory_bytes() -> int:
-    """What the process may address: physical memory, or its own limit if that is lower."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    own, _ = resource.getrlimit(resource.RLIMIT_AS)
-    return total if own == resource.RLIM_INFINITY else min(total, own)
 
 
 def _static(value: Value) -> tuple[int, ...]:
