@@ -5,7 +5,8 @@
 Every library lives in a process of its own and is asked in turn, round by round, so that no library's threads disturb
 another and drift hits all alike. Time is thread CPU time; the table holds medians over the rounds. "A/A" is a second
 process of ours against the first: what differs there is noise. The peak is a loop of independent FMAs in our process,
-measured next to every product. B is constant, so onnxruntime may pack it at load, as we do.
+measured next to every product. B is constant, so onnxruntime may pack it at load, as we do. "int8" is ours with int8
+weights and a scale per column, where the machine has byte products.
 
 Warm, every call reads the same B. With --cold the calls of a process go round over COLD_BYTES of distinct matrices, so
 that each finds its B in memory, as the products of a model do.
@@ -26,7 +27,7 @@ from typing import Any
 
 SHAPES = ("128x384x1536", "129x768x768", "512x512x512", "1024x1024x1024", "17x384x1536")
 SHAPES += tuple(f"{rows}x384x1536" for rows in (8, 6, 4, 3, 2, 1))
-ARMS = ("ours", "ours_again", "numpy", "onnxruntime")
+ARMS = ("ours", "ours_again", "ours_int8", "numpy", "onnxruntime")
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 SLICE_SECONDS = 0.02
 COLD_BYTES = 80 << 20
@@ -54,36 +55,51 @@ def operands(m: int, k: int, n: int) -> tuple[Any, Any]:
     return rng.standard_normal((m, k)).astype(np.float32), rng.standard_normal((k, n)).astype(np.float32)
 
 
-def ours(m: int, k: int, n: int, copies: int) -> Callable[[], Any]:
-    import numpy as np
-
-    from grainline.base.dims import evaluate, symbol
-    from grainline.base.dtypes import F32
-    from grainline.codegen.kernel import emit
-    from grainline.plan.panels import pack_panels
-    from grainline.plan.planner import plan
-    from grainline.plan.target import host_target
+def program(k: int, n: int, in_bytes: bool) -> Any:
+    """c = a @ b, or c = a @ (b * scale) with b of int8, for any number of rows."""
+    from grainline.base.dims import symbol
+    from grainline.base.dtypes import F32, I8
     from grainline.tile.build import ProgramBuilder
 
     p, rows = ProgramBuilder("matmul"), symbol("M")
     r, column, inner = p.root("m", rows), p.axis("n", n), p.axis("k", k)
-    a, b = p.view("a", F32, (rows, k)), p.view("b", F32, (k, n), layout="panels", panel=16)
-    c = p.view("c", F32, (rows, n), access="write")
-    p.store(c, (r, column), p.mma(p.load(a, (r, inner)), p.load(b, (inner, column)), inner))
-    chosen = plan(p.finish(), host_target()).variants[0]
+    a, layout = p.view("a", F32, (rows, k)), "quads" if in_bytes else "panels"
+    b = p.view("b", I8 if in_bytes else F32, (k, n), layout=layout, panel=16)
+    c, scale = p.view("c", F32, (rows, n), access="write"), p.view("scale", F32, (n,))
+    y = p.mma(p.load(a, (r, inner)), p.cast(p.load(b, (inner, column)), F32), inner)
+    p.store(c, (r, column), y * p.load(scale, (column,)) if in_bytes else y)
+    return p.finish()
+
+
+def ours(m: int, k: int, n: int, copies: int, in_bytes: bool = False) -> Callable[[], Any]:
+    import numpy as np
+
+    from grainline.base.dims import evaluate
+    from grainline.codegen.kernel import emit
+    from grainline.plan.panels import pack_panels, pack_quads
+    from grainline.plan.planner import plan
+    from grainline.plan.target import host_target
+
+    chosen = plan(program(k, n, in_bytes), host_target()).variants[0]
     kernel = emit(chosen)
     call, keep = linked(kernel.text, kernel.symbol)
     left, right = operands(m, k, n)
-    result, panels = np.empty((m, n), np.float32), [pack_panels(right) for _ in range(copies)]
-    env = {"M": m}
+    scale = np.ones(n, np.float32)
+    if in_bytes:
+        scale = (np.abs(right).max(0) / 127).astype(np.float32)
+        quads = np.round(right / scale).astype(np.int8)
+        right = quads * scale
+    panels = [pack_quads(quads) if in_bytes else pack_panels(right) for _ in range(copies)]
+    result, env = np.empty((m, n), np.float32), {"M": m}
     words = [evaluate(word, env) for word in kernel.words]
-    args = np.array([[left.ctypes.data, b.ctypes.data, result.ctypes.data, *words] for b in panels], np.int64)
+    places_of = [[x.ctypes.data for x in (left, b, result, scale)] for b in panels]
+    args = np.array([[*views, *words] for views in places_of], np.int64)
     scratch = np.empty(evaluate(chosen.scratch_bytes, env) + 64, np.uint8)
     aligned = scratch.ctypes.data + -scratch.ctypes.data % 64
     blocks, places = evaluate(chosen.blocks, env), [block.ctypes.data for block in args]
     call(places[0], 0, blocks, aligned)
     assert np.allclose(result, left @ right, 1e-3, 1e-3)
-    alive = (keep, left, panels, result, args, scratch)
+    alive = (keep, left, panels, result, scale, args, scratch)
     turns = itertools.cycle(places)
     return lambda: (call(next(turns), 0, blocks, aligned), alive)
 
@@ -168,7 +184,19 @@ def peak_loop() -> Callable[[], float]:
     return measure
 
 
-MAKERS = {"ours": ours, "ours_again": ours, "numpy": numpy_product, "onnxruntime": onnxruntime_product}
+def ours_int8(m: int, k: int, n: int, copies: int) -> Callable[[], Any]:
+    from grainline.plan.target import host_target
+
+    return ours(m, k, n, copies, host_target().has_byte_products)
+
+
+MAKERS = {
+    "ours": ours,
+    "ours_again": ours,
+    "ours_int8": ours_int8,
+    "numpy": numpy_product,
+    "onnxruntime": onnxruntime_product,
+}
 
 
 def serve(arm: str, cold: bool) -> None:
@@ -206,7 +234,7 @@ def main() -> None:
         )
         for arm in ARMS
     }
-    print(f"{'MxKxN':>16} {'ours us':>9} {'GF/s':>6} {'% peak':>6} {'A/A':>5} {'numpy':>6} {'ort':>6}")
+    print(f"{'MxKxN':>16} {'ours us':>9} {'GF/s':>6} {'% peak':>6} {'A/A':>5} {'int8':>6} {'numpy':>6} {'ort':>6}")
     for shape in options.shapes.split(","):
         print(row(shape, race(workers, shape, options.rounds)), flush=True)
     for worker in workers.values():
@@ -233,7 +261,7 @@ def row(shape: str, answers: dict[str, list[dict[str, float]]]) -> str:
     rate = 2 * m * k * n / seconds["ours"] / 1e9
     peak = statistics.median(a["peak"] for a in answers["ours"])
     ratios = [seconds[arm] / seconds["ours"] for arm in ARMS[1:]]
-    shown = " ".join(f"{ratio:{width}.2f}" for ratio, width in zip(ratios, (5, 6, 6)))
+    shown = " ".join(f"{ratio:{width}.2f}" for ratio, width in zip(ratios, (5, 6, 6, 6)))
     return f"{shape:>16} {seconds['ours'] * 1e6:9.1f} {rate:6.1f} {100 * rate / peak:6.1f} {shown}"
 
 

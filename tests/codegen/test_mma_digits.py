@@ -21,6 +21,8 @@ from grainline.plan.types import PlanError
 from grainline.tile.build import ProgramBuilder, Value
 from grainline.tile.interp import interpret
 from grainline.tile.ir import Axis, TileProgram
+from grainline.tile.text import from_text, to_text
+from grainline.tile.verify import TileError
 
 HAS_BYTES = host_target().has_byte_products
 needs_bytes = pytest.mark.skipif(not HAS_BYTES, reason="this processor has no products of bytes")
@@ -239,3 +241,34 @@ def test_the_realisations_of_a_product_share_one_text_and_signature() -> None:
     assert set(plans) == {"strips", "columns"}
     assert len({p.signature for p in plans.values()}) == 1
     assert len({Kernel(p).emitted.text for p in plans.values()}) == 1
+
+
+def test_the_program_reads_back_from_its_text() -> None:
+    text = to_text(program(37, 39))
+    assert "quads 16" in text and to_text(from_text(text)) == text
+
+
+def test_only_i8_is_packed_in_quads() -> None:
+    p = ProgramBuilder("quads of floats")
+    n, k = p.axis("n", 16), p.axis("k", 4)
+    m, b = p.root("m", 1), p.view("b", F32, (4, 16), layout="quads", panel=16)
+    total = p.sum(p.load(b, (k, n)), k)
+    p.store(p.view("c", F32, (1, 16), access="write"), (m, n), total)
+    with pytest.raises(TileError, match="i8"):
+        p.finish()
+
+
+@needs_bytes
+def test_matrices_of_a_batch_share_the_weights() -> None:
+    k, n, h, m = 40, 33, 3, 9
+    p, rows = ProgramBuilder("batch"), symbol("M")
+    b_axis, r, nn, kk = p.root("h", h), p.root("m", rows), p.axis("n", n), p.axis("k", k)
+    # The rows of the matrices alternate, so that no single row axis covers all of them.
+    a = p.view("a", F32, (h, rows, k), (k, h * k, 1))
+    b = p.view("b", I8, (k, n), layout="quads", panel=16)
+    c = p.view("c", F32, (h, rows, n), (n, h * n, 1), access="write")
+    p.store(c, (b_axis, r, nn), p.mma(p.load(a, (b_axis, r, kk)), p.cast(p.load(b, (kk, nn)), F32), kk))
+    (q, _), left, found = weights(k, n), numbers(m * h, k), np.zeros((m * h, n), np.float32)
+    Kernel(plans_of(p.finish())["strips"]).run([left, pack_quads(q), found], {"M": m})
+    one = np.ones(n, np.float32)
+    assert np.array_equal(found, run(digits(k, n), left, q, one))

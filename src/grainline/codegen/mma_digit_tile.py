@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from grainline.base.dtypes import BOOL, F32, I32, I64
+from grainline.base.dtypes import F32, I32, I64
 from grainline.codegen.emit import Reg, constant, i64
 from grainline.codegen.memory import load, store
 from grainline.codegen.mma_stream import FETCHING_ROWS, Share, fetch, group_share
@@ -132,33 +132,42 @@ def _mend(w: Writer, strip: DigitStrip, rows: int, bases: list[str], joined: lis
     places = [w.at(spill, str(slot * PANEL)) for slot in range(len(joined))]
     for place, value in zip(places, joined, strict=True):
         store(f, place, value)
-    for slot, place in enumerate(places):
-        row = byte(w, "%a", head(strip, slot % rows, 0))
-        f.do(f"call void @odd_row(ptr %args, ptr {row}, ptr {bases[slot // rows]}, ptr {place})")
+    for panel, base in enumerate(bases):
+        heads, place = byte(w, "%a", strip.heads), places[panel * rows]
+        f.do(f"call void @odd_rows(ptr %args, ptr {heads}, ptr {base}, ptr {place}, i64 {rows})")
     return [load(f, place, F32, PANEL) for place in places]
 
 
-def odd_row_function(kernel: KernelText, k: int) -> None:
-    """`void @odd_row(args, head, panel, target)`: where the row of `head` is odd, its 16 results as f32 chains."""
-    w = kernel.internal("odd_row", [("ptr", "head"), ("ptr", "panel"), ("ptr", "target")])
+def odd_rows_function(kernel: KernelText, k: int) -> None:
+    """`void @odd_rows(args, heads, panel, target, rows)`: of target[rows][16] what belongs to odd rows, as f32 chains."""
+    w = kernel.internal("odd_rows", [("ptr", "heads"), ("ptr", "panel"), ("ptr", "target"), ("i64", "rows")])
     f = w.function
 
-    def step(at: Reg, carried: Sequence[Reg]) -> list[Reg]:
-        line = f.pointer("%panel", Reg(w.binary("lshr", at.text, "2"), I64), LINE_BYTES)
-        shift = f.convert("trunc", Reg(w.mul(w.binary("and", at.text, "3"), "8"), I64), I32)
-        words = f.binary("lshr", load(f, line, I32, PANEL), f.splat(shift, PANEL))
-        byte_ = f.binary("and", words, constant(255, I32, PANEL))
-        weight = f.convert("sitofp", f.binary("sub", byte_, constant(128, I32, PANEL)), F32)
-        number = load(f, w.at(row, at.text), F32)
-        return [f.fma(f.splat(number, PANEL), weight, carried[0])]
+    def row(number: str) -> None:
+        head = byte(w, "%heads", w.mul(number, str(HEAD_BYTES)))
+        odd = f.compare("icmp ne", load(f, byte(w, head, 4 * ODD), I32), constant(0, I32))
+        f.when(odd, [], lambda: chain(head, w.at("%target", w.mul(number, str(PANEL)))))
 
-    def chain() -> list[Reg]:
+    def chain(head: str, target: str) -> list[Reg]:
+        source = f.raw(f"load ptr, ptr {byte(w, head, 4 * ADDRESS)}, align 8")
+
+        def step(at: Reg, carried: Sequence[Reg]) -> list[Reg]:
+            number = f.splat(load(f, w.at(source, at.text), F32), PANEL)
+            return [f.fma(number, _weights(w, at), carried[0])]
+
         (total,) = f.loop(i64(0), i64(k), 1, [constant(0.0, F32, PANEL)], step)
-        store(f, "%target", total)
+        store(f, target, total)
         return []
 
-    row = f.raw(f"load ptr, ptr {byte(w, '%head', 4 * ADDRESS)}, align 8")
-    odd = f.compare("icmp ne", load(f, byte(w, "%head", 4 * ODD), I32), constant(0, I32))
-    assert odd.dtype == BOOL
-    f.when(odd, [], chain)
+    w.loop("0", "%rows", 1, row)
     f.do("ret void")
+
+
+def _weights(w: Writer, k: Reg) -> Reg:
+    """The weights of one k in the panel, as floats."""
+    f = w.function
+    line = f.pointer("%panel", Reg(w.binary("lshr", k.text, "2"), I64), LINE_BYTES)
+    shift = f.convert("trunc", Reg(w.mul(w.binary("and", k.text, "3"), "8"), I64), I32)
+    words = f.binary("lshr", load(f, line, I32, PANEL), f.splat(shift, PANEL))
+    unsigned = f.binary("and", words, constant(255, I32, PANEL))
+    return f.convert("sitofp", f.binary("sub", unsigned, constant(128, I32, PANEL)), F32)

@@ -20,7 +20,7 @@ from dataclasses import replace
 
 from grainline.base.dims import Expr, ceil_div
 from grainline.codegen.mma_digit_pack import pack_digits_function
-from grainline.codegen.mma_digit_tile import digit_tile_function, odd_row_function
+from grainline.codegen.mma_digit_tile import digit_tile_function, odd_rows_function
 from grainline.codegen.mma_text import KernelText
 from grainline.codegen.mma_tile import TileForm
 from grainline.plan.mma import Product
@@ -40,5 +40,5 @@ def digit_functions(kernel: KernelText, form: TileForm, k: int | Expr) -> None:
     assert isinstance(k, int) and kernel.lanes == 16
     for rows in range(1, STRIP_ROWS + 1):
         digit_tile_function(kernel, form, k, rows)
-    odd_row_function(kernel, k)
+    odd_rows_function(kernel, k)
     pack_digits_function(kernel, form, k)
