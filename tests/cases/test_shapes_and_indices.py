@@ -270,3 +270,26 @@ def test_a_value_that_is_made_for_its_extents_alone(use: str) -> None:
     }[use]
     want = {"a result": np.array([1, 4]), "a shape": np.zeros((1, 4), F), "a guard": x}[use]
     np.testing.assert_array_equal(run_graph(nodes, {"x": x}, ["y"], {"pairs": np.array([-1, 2])})[0], want)
+
+
+@pytest.mark.parametrize("op", ["Add", "MatMul", "Where", "Concat"])
+def test_extents_that_only_a_run_shows_to_be_equal(op: str) -> None:
+    """[n + 3] meets [7]: one name for the extent on each side, and no rule makes them one."""
+    x = np.arange(4, dtype=F)
+    seven, square = np.arange(7, dtype=F), np.arange(49, dtype=F).reshape(7, 7)
+    nodes = [helper.make_node("Concat", ["x", "three"], ["wide"], axis=0)]
+    wide = np.concatenate([x, seven[:3]])
+    nodes += {
+        "Add": [helper.make_node("Add", ["wide", "square"], ["y"])],
+        "MatMul": [helper.make_node("MatMul", ["square", "wide"], ["y"])],
+        "Where": [helper.make_node("Greater", ["wide", "seven"], ["c"]), helper.make_node("Where", ["c", "square", "wide"], ["y"])],
+        "Concat": [helper.make_node("Add", ["wide", "wide"], ["d"]), helper.make_node("Unsqueeze", ["d", "zero"], ["row"]), helper.make_node("Concat", ["square", "row"], ["y"], axis=0)],
+    }[op]  # fmt: skip
+    want = {
+        "Add": wide + square, "MatMul": square @ wide, "Where": np.where(wide > seven, square, wide),
+        "Concat": np.concatenate([square, 2 * wide[None]]),
+    }[op]  # fmt: skip
+    constants = {"three": seven[:3], "seven": seven, "square": square, "zero": np.array([0])}
+    np.testing.assert_array_equal(run_graph(nodes, {"x": x}, ["y"], constants)[0], want)
+    with pytest.raises(GrainlineError):
+        run_graph(nodes, {"x": x[:3]}, ["y"], constants)

@@ -73,6 +73,7 @@ def loops_of(space: tuple[Extent, ...], accesses: list[Access], whole: set[int],
     loops: list[Loop] = []
     for access in accesses:
         access.strides = []
+        access.axes = {axis: _spanned(factors, space[axis]) for axis, factors in access.axes.items()}
     for axis, extent in enumerate(space):
         if extent == 1 and axis not in whole:
             continue
@@ -84,6 +85,13 @@ def loops_of(space: tuple[Extent, ...], accesses: list[Access], whole: set[int],
             access.strides.extend(strides)
         loops.extend(Loop(axis, part) for part in parts)
     return _collapse(loops, accesses, whole | pinned)
+
+
+def _spanned(factors: tuple[Factor, ...], extent: Extent) -> tuple[Factor, ...]:
+    """The factors of an axis of this extent. A single run spans the axis, whatever its own extent is called: that they
+    are equal may be known to a guard alone."""
+    merged = merge(list(factors))
+    return ((extent, merged[0][1]),) if len(merged) == 1 and extent != 1 else factors
 
 
 def _strides(access: Access, axis: int, parts: list[Extent]) -> list[Extent] | None:

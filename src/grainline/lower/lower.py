@@ -351,6 +351,7 @@ class _Lowering:
                 break
             except Unaddressable as refused:
                 value = self._value_at(group, refused.access.place, copies)
+                assert value.name not in copies, f"{value} has no addressing, dense as it is"
                 target = self._memory(value, lay.dense(value.shape or ()))
                 self._copy(value, copies.get(value.name) or self._place_or_copy(value), target)
                 copies[value.name] = target
