@@ -405,3 +405,19 @@ for _ in range(300):
         [sys.executable, "-c", code, tmp_path / "seed.onnx"], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_a_memory_limit_ends_a_run_and_not_the_process(model):
+    from grainline import _native
+
+    node = helper.make_node("MatMul", ["x", "x"], ["y"])
+    square = (TensorProto.FLOAT, ["n", "n"])
+    data = model([node], {"x": square}, {"y": square}).SerializeToString()
+    held = _native.memory_statistics()["live_bytes"]
+    try:
+        small = grainline.load(data, memory_limit_bytes=held + (8 << 20))
+        with pytest.raises(grainline.OutOfMemory):
+            small.run({"x": np.ones((4096, 4096), np.float32)})
+        assert small.run({"x": np.ones((8, 8), np.float32)})[0][0, 0] == 8
+    finally:
+        _native.set_memory_limit(1 << 62)

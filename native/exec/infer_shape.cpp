@@ -112,10 +112,19 @@ bool RunState::report_bad_value(size_t instruction) {
 bool RunState::verify(const Group& group, bool is_feed) {
   for (int64_t i = group.check_begin; i < group.check_end; ++i) {
     const Check& check = program_->checks[static_cast<size_t>(i)];
-    const bool holds = static_cast<CheckKind>(check.kind) == CheckKind::equal
-                           ? value(check.observed) == value(check.expected)
-                           : value(check.observed) >= 0;
-    if (!holds) return fail_check(check, is_feed);
+    if (!holds(check)) return fail_check(check, is_feed);
+  }
+  return false;
+}
+
+bool RunState::holds(const Check& check) const {
+  switch (static_cast<CheckKind>(check.kind)) {
+    case CheckKind::equal:
+      return value(check.observed) == value(check.expected);
+    case CheckKind::not_negative:
+      return value(check.observed) >= 0;
+    case CheckKind::at_most:
+      return value(check.observed) <= value(check.expected);
   }
   return false;
 }
@@ -127,6 +136,10 @@ bool RunState::fail_check(const Check& check, bool is_feed) {
   const int64_t observed = value(check.observed);
   if (static_cast<CheckKind>(check.kind) == CheckKind::not_negative)
     return fail(code, place + " is negative: " + quoted_extent(text, observed));
+  if (static_cast<CheckKind>(check.kind) == CheckKind::at_most)
+    return fail(StatusCode::out_of_memory, place + ": expected at most " +
+                                               std::to_string(value(check.expected)) + ", found " +
+                                               quoted_extent(text, observed));
   return fail(code, place + ": expected " + quoted_extent(text, value(check.expected)) +
                         program_->string(check.note) + ", found " + std::to_string(observed));
 }

@@ -23,7 +23,7 @@ inline constexpr int64_t kProgramFormat = 1;
 
 // Values: constants first, then one per instruction, sorted by group.
 enum class Operation : int64_t { dim, add, sub, mul, floordiv, mod, min, max };
-enum class CheckKind : int64_t { equal, not_negative };
+enum class CheckKind : int64_t { equal, not_negative, at_most };
 enum class SlotKind : int64_t { input, weight, memory, output, workspace, tiling, object };
 
 struct Instruction {

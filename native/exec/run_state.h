@@ -112,6 +112,7 @@ class RunState {
   bool evaluate(const Group& group);
   bool report_bad_value(size_t instruction);
   bool verify(const Group& group, bool is_feed);
+  bool holds(const Check& check) const;
   bool fail_check(const Check& check, bool is_feed);
   bool tile(const Group& group, bool is_first);
   int64_t splittable_ps(const Group& group) const;

@@ -64,6 +64,10 @@ class Spot:
 
 def open_or_compile(source: Any, options: Options) -> CompiledModel:
     """The saved model if there is one, else a fresh compilation, which is saved. Errors are those of the pipeline."""
+    if options.memory_limit_bytes:
+        from grainline import _native
+
+        _native.set_memory_limit(options.memory_limit_bytes)
     spot = locate(source, options)
     # Whoever wants to see the steps gets them run.
     found = None if spot is None or log.is_shown(1) else load(spot, options)

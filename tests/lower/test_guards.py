@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import numpy as np
 import pytest
 
@@ -57,3 +59,10 @@ def test_a_reshape_that_only_a_run_can_check_compiles():
     np.testing.assert_array_equal(model.run({"x": array.reshape(3, 4)})[0], array.reshape(6, 2))
     with pytest.raises(FeedError, match="keeps the number of elements"):
         model.run({"x": np.ones((3, 5), np.float32)})
+
+
+def test_a_bound_run_keeps_the_machine_code_alive():
+    ones = np.ones(3, np.float32)
+    run = pipeline.compile_graph(_sum(), OPTIONS).run
+    gc.collect()
+    np.testing.assert_array_equal(run({"x": ones, "y": ones})[0], [6, 6, 6])

@@ -130,24 +130,23 @@ DEBUG = Knob(
 )
 EXECUTOR = Knob(
     "GRAINLINE_EXECUTOR",
-    "auto, sequential, topological or multi",
+    "auto or sequential",
     "auto",
-    "Which executor runs the Main graph; auto follows the graph and MAX_RUNTIME_CORE_NUMBER. The bits never change.",
-    _one_of("auto", "sequential", "topological", "multi"),
+    "Which executor runs the Main graph. The sequential one is the only one of this version; auto picks it.",
+    _one_of("auto", "sequential"),
 )
 MEMORY_LIMIT_MIB = Knob(
     "GRAINLINE_MEMORY_LIMIT_MIB",
     "integer >= 0",
     0,
-    "Upper bound on the temporaries of one run in MiB; 0 means none. Beyond it a run raises OutOfMemory.",
+    "Upper bound on the native memory of the process in MiB; 0 means none. Beyond it a run raises OutOfMemory.",
     _integer_at_least(0),
 )
 MAX_RUNTIME_CORE_NUMBER = Knob(
     "MAX_RUNTIME_CORE_NUMBER",
     "integer",
     1,
-    "Executor workers: below 2 one thread walks the execution graph, from 2 on that many workers do "
-    "(memory, launch and normal). 3 is the usual choice.",
+    "Executor workers. Read and checked; this version walks the execution graph with one thread whatever it says.",
     int,
 )
 ENABLE_DYNAMIC_SHAPE_MULTI_STREAM = Knob(
@@ -186,7 +185,7 @@ class Options:
     def __post_init__(self) -> None:
         if self.threads is not None and (not isinstance(self.threads, int) or self.threads < 0):
             raise OptionError("the option threads cannot be used", expected="an integer >= 0", found=repr(self.threads))
-        if self.executor is not None and self.executor not in ("auto", "sequential", "topological", "multi"):
+        if self.executor is not None and self.executor not in ("auto", "sequential"):
             raise OptionError(
                 "the option executor cannot be used", expected=EXECUTOR.type_name, found=repr(self.executor)
             )

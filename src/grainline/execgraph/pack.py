@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from grainline.base import dims
-from grainline.execgraph.ir import SLOT_KINDS, ExecuteGraph, ExecuteNode, Slot
+from grainline.execgraph.ir import SLOT_KINDS, ExecuteGraph, ExecuteNode, Shape, Slot
 from grainline.execgraph.order import execution_order
 from grainline.execgraph.values import ValueTable
 
@@ -62,14 +62,18 @@ KERNEL_NUMBERS = {
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """What `_native.Program` is made of. `symbols` maps each symbol to the number of its value, `tile_kernels` the id of
-    each launch to the keys of its variants."""
+    """What `_native.Program` is made of.
+
+    `symbols` maps each symbol to the number of its value; `tile_kernels` maps the id of each launch to the keys of its
+    variants, `results` to the shapes of what it writes.
+    """
 
     blob: bytes
     strings: tuple[str, ...]
     keys: tuple[str, ...]
     symbols: dict[str, int]
     tile_kernels: dict[int, tuple[str, ...]]
+    results: dict[int, tuple[Shape, ...]]
 
 
 def pack(graph: ExecuteGraph) -> Packed:
@@ -89,6 +93,7 @@ class _Packer:
         self.launch_group: list[int] = []
         self.slot_dims: dict[int, int] = {}
         self.tile_kernels: dict[int, tuple[str, ...]] = {}
+        self.results: dict[int, tuple[Shape, ...]] = {}
         self.node_values: list[tuple[str, int, int]] = []
 
     def pack(self) -> Packed:
@@ -100,7 +105,7 @@ class _Packer:
             place = f"{guard.reason} (node {guard.node!r})" if guard.node else guard.reason
             self.values.require(guard.left, guard.right, place)
         for limit in self.graph.limits:
-            self.values.size(limit.greatest - limit.extent, f"{limit.greatest} less {limit.what}")
+            self.values.at_most(limit.extent, limit.greatest, limit.what)
         for output in self.graph.outputs:
             is_object = self.graph.slots[output.slot].kind == "object"
             self._row("outputs", self._string(output.name), output.slot, int(is_object))
@@ -197,6 +202,8 @@ class _Packer:
             used.append(offset)
             self._row("views", view.slot, offset)
         self.tile_kernels[node.id] = tuple(variant.key for variant in tiling.attributes["variants"])
+        written = (self.graph.slots[v.slot].shape for v in node.attributes["views"] if "write" in v.access)
+        self.results[node.id] = tuple(shape for shape in written if shape is not None)
         variant_begin = len(self.rows["variants"])
         for variant in tiling.attributes["variants"]:
             own = [value(word) for word in variant.words]
@@ -297,7 +304,7 @@ class _Packer:
             self._row("groups", *instructions, check_begin, check_end, *launches, *ranges[group])
         self._renumber(final)
         symbols = {name: final[number] for name, number in self.values.symbol.items()}
-        return Packed(self._blob(), tuple(self.strings), tuple(self.keys), symbols, self.tile_kernels)
+        return Packed(self._blob(), tuple(self.strings), tuple(self.keys), symbols, self.tile_kernels, self.results)
 
     def _renumber(self, final: list[int]) -> None:
         rows = self.rows

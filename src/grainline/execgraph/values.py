@@ -14,13 +14,16 @@ from grainline.base.dims import Expr, Op, Sym, symbols
 from grainline.execgraph.ir import Extent, Shape
 
 OPERATIONS = ("dim", "add", "sub", "mul", "floordiv", "mod", "min", "max")
-CHECK_EQUAL, CHECK_NOT_NEGATIVE = 0, 1
+CHECK_EQUAL, CHECK_NOT_NEGATIVE, CHECK_AT_MOST = 0, 1, 2
 _TEXT_LIMIT = 160
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Equal: `observed == expected`; not negative: `observed >= 0` (`expected` unused). Texts are for the message."""
+    """Equal: `observed == expected`; not negative: `observed >= 0` (`expected` unused); at most: `<= expected`.
+
+    Texts are for the message.
+    """
 
     kind: int
     observed: int
@@ -109,6 +112,11 @@ class ValueTable:
         while len(self.checks) <= group:
             self.checks.append([])
         self.checks[group].append(check)
+
+    def at_most(self, extent: Extent, greatest: int, place: str) -> None:
+        """Checks that an extent is not greater than a number."""
+        text = str(extent)[:_TEXT_LIMIT]
+        self._check(Check(CHECK_AT_MOST, self.extent(extent), self.constant(greatest), place, text, ""))
 
     def require(self, left: Extent, right: Extent, place: str) -> None:
         """Checks that two extents are equal as soon as both are known."""

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from grainline.base.dims import Expr, evaluate, symbols
 from grainline.base.dtypes import DType
-from grainline.execgraph.ir import ExecuteGraph
+from grainline.execgraph.ir import ExecuteGraph, Shape
 from grainline.execgraph.pack import Packed, pack
 from grainline.runtime import hostcalls
 from grainline.runtime.weights import WeightHold, hold
@@ -62,6 +63,7 @@ class ModelExecutor:
             [None if slot.dtype is None else _numpy(slot.dtype, "tensor") for slot in graph.slots],
             hostcalls.adapters(graph),
             self._threads,
+            self._keep_alive,
         )
         for node in graph.init:
             weight = hold(graph.weights[node.attributes["weight"]])
@@ -85,10 +87,11 @@ class ModelExecutor:
         self, feeds: Mapping[str, Any], names: Sequence[str] | None = None
     ) -> tuple[list[Any], list[dict[str, Any]]]:
         """As `run`; the second part has one record per node: name, kernel, node, start_ns, elapsed_ns; for a launch
-        also what its tiling chose: tile_kernel, variant, blocks, grain, homes, scratch_bytes.
+        also what its tiling chose: tile_kernel, variant, blocks, grain, homes, scratch_bytes, and output_shapes.
         """
         results, times = self._native.run_profiled(feeds, names)
         nodes = self._native.nodes()
+        extents = self._extents(feeds)
         records = []
         for number, begin_ns, end_ns, chosen in times:
             node_id, kernel, compute_node = nodes[number]
@@ -97,8 +100,18 @@ class ModelExecutor:
             if chosen is not None:
                 record |= dict(zip(("variant", "blocks", "grain", "homes", "scratch_bytes"), chosen, strict=True))
                 record["tile_kernel"] = self.packed.tile_kernels[node_id][chosen[0]]
+                record["output_shapes"] = [_known(shape, extents) for shape in self.packed.results[node_id]]
             records.append(record)
         return results, records
+
+    def _extents(self, feeds: Mapping[str, Any]) -> dict[str, int]:
+        """The symbols that stand alone in an input's shape, with their extents in this run."""
+        found: dict[str, int] = {}
+        for graph_input in self.graph.inputs:
+            for extent, size in zip(graph_input.shape or (), np.shape(feeds.get(graph_input.name, ())), strict=False):
+                if isinstance(extent, Expr) and str(extent).isidentifier():
+                    found[str(extent)] = size
+        return found
 
     def unload(self) -> None:
         """Runs DeInit: gives the weights and all memory of idle runs back."""
@@ -116,6 +129,14 @@ class ModelExecutor:
     def statistics(self) -> dict[str, int]:
         """states, held_bytes, allocations, growths, peak_bytes of the idle runs."""
         return self._native.statistics()
+
+
+def _known(shape: Shape, extents: Mapping[str, int]) -> list[int | str]:
+    """A shape in numbers; an extent that only the run knew stays an expression."""
+    return [
+        evaluate(extent, extents) if all(name in extents for name in symbols(extent)) else str(extent)
+        for extent in shape
+    ]
 
 
 def _numpy(dtype: DType, kind: str) -> np.dtype[Any] | None:

@@ -132,9 +132,9 @@ def nanoseconds(name: str) -> float:
 def table(step: int) -> str:
     lines = [
         "# Accuracy of the vector functions", "",
-        f"Written by `python -m grainline.codegen.math.measure {step}`: every {step}th of all 2^32 floats against double",
-        "precision (pow: 2^22 random pairs). NaN, infinities and denormals are part of the sample; a wrong class counts",
-        "as infinite. Coefficients come from `src/grainline/codegen/math/fit.py`. f64 calls the C library.", "",
+        f"Written by `python -m grainline.codegen.math.measure {step}`: every {step}th of all 2^32 floats against",
+        "double precision (pow: 2^22 random pairs). NaN, infinities and denormals are part of the sample; a wrong",
+        "class counts as infinite. Coefficients come from `src/grainline/codegen/math/fit.py`. f64 calls the C library.", "",
         "| function | largest error (ULP) | promised | at x |", "|---|---|---|---|",
     ]
     for name, promise in PROMISED.items():
