@@ -121,13 +121,29 @@ def test_results_are_those_of_floats(k: int, n: int) -> None:
 
 
 @needs_bytes
-def test_a_row_of_few_digits_is_exact() -> None:
-    """Integers up to 2^22 and a power of two are no approximation; the sums are below 2^24."""
-    rng = np.random.default_rng(3)
-    a = rng.integers(-(2**10), 2**10, (7, 100)).astype(np.float32)
-    q = rng.integers(-128, 128, (100, 33)).astype(np.int8)
-    one = np.full(33, 0.25, np.float32)
-    assert np.array_equal(run(digits(100, 33), a, q, one), exact(a, q, one).astype(np.float32))
+def test_a_row_with_one_number_is_exact() -> None:
+    """It is a peak: the rest is zeros."""
+    q, _ = weights(100, 33)
+    a, one = np.zeros((7, 100), np.float32), np.full(33, 0.25, np.float32)
+    a[np.arange(7), 13 * np.arange(7)] = numbers(7, 1)[:, 0]
+    a[3] = 0
+    a[3, 99] = -1e-45
+    want = (a.astype(np.float64) @ q).astype(np.float32) * one
+    assert np.array_equal(run(digits(100, 33), a, q, one), want)
+
+
+@needs_bytes
+def test_a_peak_does_not_coarsen_the_rest() -> None:
+    """The largest number is anywhere, and the others are as exact as without it."""
+    (q, _), one = weights(70, 33), np.ones(33, np.float32)
+    for place in range(70):
+        a = np.clip(numbers(5, 70) / np.abs(numbers(5, 70)).max(1, keepdims=True), -1, 1)
+        a[:, place] = 0
+        rest = run(digits(70, 33), a, q, one)
+        assert np.all(np.abs(rest - exact(a, q, one)) <= bound(a, q, one, 10))
+        a[:, place] = -(2.0**12)
+        want = (a.astype(np.float64) @ q) * one
+        assert np.all(np.abs(run(digits(70, 33), a, q, one) - want) <= 2.0**-24 * np.abs(want) + 2.0**-20 * 128)
 
 
 @needs_bytes

@@ -1,13 +1,13 @@
-"""Packing of a strip of A as digits: per row its largest magnitude, its exponent, then three bytes per number."""
+"""Packing of a strip of A as digits: per row its peak, the scale of the rest, then three bytes per number."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from grainline.base.dtypes import F32, I32
+from grainline.base.dtypes import BOOL, F32, I32, I64
 from grainline.codegen.emit import Reg, constant, i64
 from grainline.codegen.memory import load, store
-from grainline.codegen.mma_digit_tile import ADDRESS, ODD, SCALES, STARTS, byte, dot
+from grainline.codegen.mma_digit_tile import ADDRESS, ODD, PEAK, PEAK_DIGIT, PEAK_LINE, SCALES, STARTS, byte, dot
 from grainline.codegen.mma_text import KernelText, Writer
 from grainline.codegen.mma_tile import TileForm
 from grainline.plan.digits import DIGITS, HEAD_BYTES, DigitStrip
@@ -16,8 +16,8 @@ from grainline.plan.panels import QUAD
 _LANES = 16
 # x + BIAS has the digits plus 128 as its bytes; with their top bits flipped they are the digits.
 _BIAS = 0x808080
-# Digits reach up to 127 * 0x10101, a little less than 2^23: a larger fraction counts as the next exponent.
-_NEXT_EXPONENT = 0x20000
+# Digits reach up to 127 * 0x10101; a little less, so that no rounding leads beyond.
+_LARGEST = 127.0 * 0x10101 - 3.0
 _INFINITY = 0x7F800000
 # Rows below are seen through a factor that makes the least subnormal a normal number.
 _SMALL, _LIFT = 0x20000000, 64
@@ -34,13 +34,14 @@ def pack_digits_function(kernel: KernelText, form: TileForm, k: int) -> None:
         source = w.at("%source", w.mul(w.extent(form.a_row_stride), number))
         head = byte(w, "%target", w.add(str(strip.heads), w.mul(number, str(HEAD_BYTES))))
         digits = byte(w, "%target", w.mul(number, str(strip.row_bytes)))
-        most = _magnitude(w, source, k)
-        exponent = _exponent(w, most)
-        scales = _powers(w, f.binary("sub", constant(22, I32), exponent))
-        for number_, power in enumerate(_powers(w, f.binary("sub", exponent, constant(22, I32)))):
-            store(f, byte(w, head, 4 * (SCALES + number_)), power)
-        for digit, start in enumerate(_digits(w, source, digits, k, scales)):
+        most, next_ = _magnitudes(w, source, k)
+        scales, back = _scales(w, next_)
+        for position, scale in enumerate(back):
+            store(f, byte(w, head, 4 * (SCALES + position)), scale)
+        starts, peak = _digits(w, source, digits, (k, next_), scales)
+        for digit, start in enumerate(starts):
             store(f, byte(w, head, 4 * (STARTS + digit)), start)
+        _store_peak(w, head, peak)
         is_odd = f.convert("zext", f.compare("icmp sge", most, constant(_INFINITY, I32)), I32)
         store(f, byte(w, head, 4 * ODD), is_odd)
         f.do(f"store ptr {source}, ptr {byte(w, head, 4 * ADDRESS)}, align 8")
@@ -65,16 +66,26 @@ def _vectors(w: Writer, source: str, k: int, start: list[Reg], step: object) -> 
     return one(i64(whole), carried, f.mask_below(i64(k - whole), _LANES))
 
 
-def _magnitude(w: Writer, source: str, k: int) -> Reg:
-    """The bits of the largest magnitude of a row; NaN counts as larger than infinity."""
+def _magnitudes(w: Writer, source: str, k: int) -> tuple[Reg, Reg]:
+    """The bits of the two largest magnitudes of a row; NaN counts as larger than infinity."""
     f = w.function
 
     def step(vector: Reg, _: Reg, carried: Sequence[Reg]) -> list[Reg]:
-        bits = f.binary("and", f.bitcast(vector, I32), constant(0x7FFFFFFF, I32, _LANES))
-        return [f.intrinsic("umax", carried[0], bits)]
+        bits, (first, second) = _magnitude(w, vector), carried
+        return [f.intrinsic("umax", first, bits), f.intrinsic("umax", second, f.intrinsic("umin", first, bits))]
 
-    (most,) = _vectors(w, source, k, [constant(0, I32, _LANES)], step)
-    return _reduced(w, "umax", most)
+    first, second = _vectors(w, source, k, [constant(0, I32, _LANES)] * 2, step)
+    most = _reduced(w, "umax", first)
+    # Of the lanes that hold the largest one gives way to the second of its own.
+    equal = f.compare("icmp eq", first, f.splat(most, _LANES))
+    lanes = f.raw(f"bitcast {equal.typed} to i16")
+    lowest = f.raw(f"and i16 {lanes}, {f.raw(f'sub i16 0, {lanes}')}")
+    one = Reg(f.raw(f"bitcast i16 {lowest} to <{_LANES} x i1>"), BOOL, _LANES)
+    return most, _reduced(w, "umax", f.select(one, second, first))
+
+
+def _magnitude(w: Writer, vector: Reg) -> Reg:
+    return w.function.binary("and", w.function.bitcast(vector, I32), constant(0x7FFFFFFF, I32, _LANES))
 
 
 def _reduced(w: Writer, kind: str, vector: Reg) -> Reg:
@@ -83,30 +94,27 @@ def _reduced(w: Writer, kind: str, vector: Reg) -> Reg:
     return w.function.reg(f"call i32 @{name}({vector.typed})", I32)
 
 
-def _exponent(w: Writer, most: Reg) -> Reg:
-    """e with most * 2^-e in [1, 2), or in [2 - 2^-6, 2) one more; far below everything for 0."""
+def _scales(w: Writer, most: Reg) -> tuple[list[Reg], list[Reg]]:
+    """Two factors that bring `most` to the largest digits, and two that bring them back."""
     f = w.function
     small = f.compare("icmp slt", most, constant(_SMALL, I32))
-    lifted = f.bitcast(f.binary("fmul", f.bitcast(most, F32), constant(2.0**_LIFT, F32)), I32)
-    bits = f.select(small, lifted, most)
-    biased = f.binary("lshr", f.binary("add", bits, constant(_NEXT_EXPONENT, I32)), constant(23, I32))
-    return f.binary("sub", biased, f.select(small, constant(127 + _LIFT, I32), constant(127, I32)))
+    lift, sink = (f.select(small, constant(2.0**e, F32), constant(1.0, F32)) for e in (_LIFT, -_LIFT))
+    lifted = f.binary("fmul", f.bitcast(most, F32), lift)
+    # A row of zeros has any scale.
+    is_zero = f.compare("icmp eq", most, constant(0, I32))
+    lifted = f.select(is_zero, constant(1.0, F32), lifted)
+    scale = f.binary("fdiv", constant(_LARGEST, F32), lifted)
+    return [lift, scale], [f.binary("fdiv", constant(1.0, F32), scale), sink]
 
 
-def _powers(w: Writer, exponent: Reg) -> list[Reg]:
-    """Two floats whose product is 2^exponent, for exponents that one float does not have."""
-    f = w.function
-    half = f.binary("ashr", exponent, constant(1, I32))
-    powers = []
-    for part in (half, f.binary("sub", exponent, half)):
-        bits = f.binary("shl", f.binary("add", part, constant(127, I32)), constant(23, I32))
-        powers.append(f.bitcast(bits, F32))
-    return powers
+def _digits(
+    w: Writer, source: str, target: str, size: tuple[int, Reg], scales: list[Reg]
+) -> tuple[list[Reg], tuple[Reg, Reg]]:
+    """Stores the digits of a row; gives for each digit what its sums start from, and the peak: (bits, place) or zeros.
 
-
-def _digits(w: Writer, source: str, target: str, k: int, scales: list[Reg]) -> list[Reg]:
-    """Stores the digits of a row; gives for each digit what its sums start from."""
-    f = w.function
+    `size` is (numbers of a row, bits of the magnitude that only the peak exceeds).
+    """
+    f, (k, next_) = w.function, size
     factors = [f.splat(scale, _LANES) for scale in scales]
     # Of the four bytes of every number the first three, those of four consecutive k together; the rest is overwritten.
     order = [4 * (4 * quad + i) + digit for quad in range(4) for digit in range(DIGITS) for i in range(QUAD)]
@@ -114,20 +122,35 @@ def _digits(w: Writer, source: str, target: str, k: int, scales: list[Reg]) -> l
     bias = constant(_BIAS, I32, _LANES)
 
     def step(vector: Reg, at: Reg, carried: Sequence[Reg]) -> list[Reg]:
+        total, peak, place = carried
+        above = f.compare("icmp ugt", _magnitude(w, vector), f.splat(next_, _LANES))
+        peak = f.select(above, f.bitcast(vector, I32), peak)
+        place = f.select(above, f.lane_index(f.convert("trunc", at, I32), _LANES), place)
+        vector = f.select(above, constant(0.0, F32, _LANES), vector)
         for factor in factors:
             vector = f.binary("fmul", vector, factor)
         digits = f.binary("xor", f.binary("add", _rounded(w, vector), bias), bias)
         apart = f.raw(f"bitcast {digits.typed} to <64 x i8>")
         together = f.raw(f"shufflevector <64 x i8> {apart}, <64 x i8> poison, <64 x i32> <{picks}>")
         f.do(f"store <64 x i8> {together}, ptr {f.pointer(target, at, DIGITS)}, align 1")
-        return [dot(w, carried[0], "splat (i8 1)", together)]
+        return [dot(w, total, "splat (i8 1)", together), peak, place]
 
-    (totals,) = _vectors(w, source, k, [constant(0, I32, _LANES)], step)
+    totals, peak, place = _vectors(w, source, k, [constant(0, I32, _LANES)] * 3, step)
     starts = []
     for digit in range(DIGITS):
         total = _reduced(w, "add", f.shuffle(totals, range(digit, 4 * DIGITS, DIGITS)))
         starts.append(f.binary("mul", total, constant(-128, I32)))
-    return starts
+    return starts, (_reduced(w, "or", peak), _reduced(w, "or", place))
+
+
+def _store_peak(w: Writer, head: str, peak: tuple[Reg, Reg]) -> None:
+    """The number, the digit 1 at its place among four, and where in a panel the line of the four lies."""
+    f, (number, place) = w.function, peak
+    store(f, byte(w, head, 4 * PEAK), number)
+    bit = f.binary("shl", f.binary("and", place, constant(QUAD - 1, I32)), constant(3, I32))
+    store(f, byte(w, head, 4 * PEAK_DIGIT), f.binary("shl", constant(1, I32), bit))
+    line = f.binary("lshr", place, constant(2, I32))
+    store(f, byte(w, head, 4 * PEAK_LINE), f.convert("zext", f.binary("shl", line, constant(6, I32)), I64))
 
 
 def _rounded(w: Writer, vector: Reg) -> Reg:

@@ -21,7 +21,7 @@ from grainline.plan.panels import PANEL, QUAD
 # divide the panels of a chunk and of a column range.
 PANELS_OF_ROWS = {1: 6, 2: 3, 3: 2, 4: 2, 5: 1, 6: 1}
 # Words of a row's head.
-SCALES, STARTS, ODD, ADDRESS = 0, 2, 5, 6
+SCALES, STARTS, ODD, ADDRESS, PEAK, PEAK_DIGIT, PEAK_LINE = 0, 2, 5, 6, 8, 9, 10
 LINE_BYTES = PANEL * QUAD
 
 
@@ -38,7 +38,10 @@ def digit_tile_function(kernel: KernelText, form: TileForm, k: int, rows: int) -
             share = group_share(w, form.product.k.extent, column)
             touch_results(w, form, (rows, panels), column)
         sums = _contract(w, (strip, -(-k // QUAD)), rows, bases, share)
-        joined = [_join(w, strip, slot % rows, sums[slot * DIGITS :][:DIGITS]) for slot in range(panels * rows)]
+        joined = []
+        for slot in range(panels * rows):
+            row, value = slot % rows, _join(w, strip, slot % rows, sums[slot * DIGITS :][:DIGITS])
+            joined.append(_with_peak(w, strip, row, bases[slot // rows], value))
         odd = load(w.function, byte(w, "%a", strip.odd), I32)
         is_odd = w.function.compare("icmp ne", odd, constant(0, I32))
         joined = w.function.when(is_odd, joined, lambda: _mend(w, strip, rows, bases, joined))
@@ -125,6 +128,17 @@ def _join(w: Writer, strip: DigitStrip, row: int, sums: list[Reg]) -> Reg:
     return value
 
 
+def _with_peak(w: Writer, strip: DigitStrip, row: int, base: str, value: Reg) -> Reg:
+    """The results of a row and a panel with what its peak adds."""
+    f = w.function
+    number, digit = (load(f, byte(w, "%a", head(strip, row, PEAK + i)), kind) for i, kind in enumerate((F32, I32)))
+    offset = load(f, byte(w, "%a", head(strip, row, PEAK_LINE)), I64)
+    line = f.raw(f"load <{LINE_BYTES} x i8>, ptr {byte(w, base, offset.text)}, align 1")
+    digits = f.raw(f"bitcast {f.splat(digit, PANEL).typed} to <{LINE_BYTES} x i8>")
+    weights = f.convert("sitofp", dot(w, constant(-128, I32, PANEL), line, digits), F32)
+    return f.fma(f.splat(number, PANEL), weights, value)
+
+
 def _mend(w: Writer, strip: DigitStrip, rows: int, bases: list[str], joined: list[Reg]) -> list[Reg]:
     """The results with those of odd rows computed as f32 chains."""
     f = w.function
@@ -139,7 +153,7 @@ def _mend(w: Writer, strip: DigitStrip, rows: int, bases: list[str], joined: lis
 
 
 def odd_rows_function(kernel: KernelText, k: int) -> None:
-    """`void @odd_rows(args, heads, panel, target, rows)`: of target[rows][16] what belongs to odd rows, as f32 chains."""
+    """`void @odd_rows(args, heads, panel, target, rows)`: in target[rows][16] the odd rows, as f32 chains."""
     w = kernel.internal("odd_rows", [("ptr", "heads"), ("ptr", "panel"), ("ptr", "target"), ("i64", "rows")])
     f = w.function
 

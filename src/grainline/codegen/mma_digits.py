@@ -1,17 +1,18 @@
 """Products of f32 rows with int8 weights, exact in integers: what the digits of a row are, and the functions in them.
 
-Let e be the exponent of a row's largest magnitude. x = round(a * 2^(22-e)), half to even, is a number of 24 bits. It is
-written with three digits of -128..127, x = d0 + 256 d1 + 65536 d2, and for every digit the sum over k of d[k] * q[k][n]
-is computed exactly in 32 bits, four k at a time. Then
+The largest number of a row, its peak, stands apart: networks have columns that are far larger than all others. The
+rest is scaled so that its largest magnitude is the largest number of three digits: x = round(a * s), half to even, is
+d0 + 256 d1 + 65536 d2 with digits of -128..127. For every digit the sum over k of d[k] * q[k][n] is computed exactly in
+32 bits, four k at a time. Then
 
-    y[n] = (65536 D2[n] + 256 D1[n] + D0[n]) * 2^(e-22)
+    y[n] = (65536 D2[n] + 256 D1[n] + D0[n]) / s + peak * q[k of the peak][n]
 
-in f32. Only the rounding of x and of y is inexact, together about 2^-23 of the row's maximum for each weight, as in a
+in f32. Only the rounding of x and of y is inexact: 2^-24 of the largest of the rest for each weight, less than in a
 chain of f32. Integer sums do not depend on their order, and a row's digits on the row alone.
 
 The byte products take an unsigned operand, so a byte of B is q + 128; the sums begin at -128 times that of the digits.
 
-A row with infinities or NaN has no exponent. It is computed behind the others as an f32 chain.
+A row with infinities or NaN has no scale. It is computed behind the others as an f32 chain.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from grainline.plan.target import Target
 DIGITS = 3
 # |digit| <= 128 and a byte of B <= 255: so many products stay within 32 bits.
 BYTE_PRODUCTS = 60_000
-#: what belongs to a whole row: eight words
-HEAD_BYTES = 32
+#: what belongs to a whole row: up to sixteen words
+HEAD_BYTES = 64
 # With fewer, what is done once per number of a row and per result counts more than the products.
 FEW_K = 96
 _LINE_BYTES = 64

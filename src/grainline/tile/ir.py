@@ -26,7 +26,7 @@ Operations (`Operation.op`), with operands and attributes:
 * `scan` axis, exclusive, operand over that axis -> tile over the same axes: ordered sums along the axis in the
   operand's type; sum i takes elements 0..i in increasing order, without element i (and from 0) when exclusive
 * `mma` axis, operands (a, b) -> sum over `axis` of a*b: f32, one FMA chain per element in increasing k from 0. Where b
-  is a cast load of layout "quads": a is rounded to 24 bits of its row's maximum, the sum is exact in integers.
+  is a cast load of layout "quads": a is rounded to 24 bits of its row's maximum or less, the sum is one of integers.
 """
 
 from __future__ import annotations
