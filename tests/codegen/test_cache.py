@@ -46,8 +46,13 @@ def test_a_damaged_entry_is_rebuilt(tmp_path, kernel, damage):
     flipped = bytes([*good[:200], good[200] ^ 1, *good[201:]])
     other = emit(plan(pointwise.copy(4, 40), host_target()).variants[0])
     compiled(other, tmp_path)
-    bad = {"truncate": good[:100], "flip": flipped, "empty": b"", "foreign": b"hello" * 100,
-           "renamed": entry(tmp_path, other).read_bytes()}[damage]
+    bad = {
+        "truncate": good[:100],
+        "flip": flipped,
+        "empty": b"",
+        "foreign": b"hello" * 100,
+        "renamed": entry(tmp_path, other).read_bytes(),
+    }[damage]
     path.write_bytes(bad)
     assert not compiled(kernel, tmp_path), "a damaged entry was used"
     assert path.read_bytes() == good, "the entry was not rewritten"
@@ -124,8 +129,11 @@ for k in range(6):
 
 
 def test_two_processes_fill_the_cache_at_once(tmp_path):
-    environment = {**os.environ, "GRAINLINE_CACHE_DIR": str(tmp_path / "shared"),
-                   "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    environment = {
+        **os.environ,
+        "GRAINLINE_CACHE_DIR": str(tmp_path / "shared"),
+        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+    }
     running = [subprocess.Popen([sys.executable, "-c", SCRIPT], env=environment) for _ in range(2)]
     assert [process.wait(120) for process in running] == [0, 0]
     assert len(list((tmp_path / "shared").glob("*.o"))) == 6

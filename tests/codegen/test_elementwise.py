@@ -12,8 +12,47 @@ from grainline.tile.ir import ARITHMETIC, COMPARISONS
 N = symbol("N")
 INTEGERS = (U8, I8, U16, I16, I32, I64, U32, U64)
 FLOATS = (F32, F64, F16, BF16)
-BINARY = ["add", "sub", "mul", "div", "mod", "fmod", "pow", "min", "max", "eq", "ne", "lt", "le", "gt", "ge", "bitand", "bitor", "bitxor", "shl", "shr", "and", "or", "xor"]
-FLOAT_ONLY = ["exp", "log", "log1p", "sqrt", "rsqrt", "reciprocal", "tanh", "erf", "sigmoid", "softplus", "sin", "cos", "isnan", "isinf"]
+BINARY = [
+    "add",
+    "sub",
+    "mul",
+    "div",
+    "mod",
+    "fmod",
+    "pow",
+    "min",
+    "max",
+    "eq",
+    "ne",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "bitand",
+    "bitor",
+    "bitxor",
+    "shl",
+    "shr",
+    "and",
+    "or",
+    "xor",
+]
+FLOAT_ONLY = [
+    "exp",
+    "log",
+    "log1p",
+    "sqrt",
+    "rsqrt",
+    "reciprocal",
+    "tanh",
+    "erf",
+    "sigmoid",
+    "softplus",
+    "sin",
+    "cos",
+    "isnan",
+    "isinf",
+]
 SPECIAL = [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 0.5, 1.5, 2.5, -2.5, 3.7, 100.0, -100.0, 1e-40, 88.9]
 TOLERANCE = {"f32": (1e-6, 1e-44), "f64": (1e-13, 0.0), "f16": (2e-3, 1e-7), "bf16": (1.6e-2, 1e-38)}
 
@@ -44,8 +83,12 @@ def is_defined(op, dtype):
     return dtype.is_float or op not in FLOAT_ONLY
 
 
-CASES = [(op, dtype) for op in (*ARITHMETIC, *COMPARISONS, "and", "or", "xor", "not", "bitand", "shl", "shr")
-         for dtype in (*INTEGERS, *FLOATS, BOOL) if is_defined(op, dtype)]
+CASES = [
+    (op, dtype)
+    for op in (*ARITHMETIC, *COMPARISONS, "and", "or", "xor", "not", "bitand", "shl", "shr")
+    for dtype in (*INTEGERS, *FLOATS, BOOL)
+    if is_defined(op, dtype)
+]
 
 
 @pytest.mark.parametrize(("op", "dtype"), CASES, ids=lambda v: str(v))
@@ -66,7 +109,20 @@ def test_operation(op, dtype):
         pytest.skip("remainders of half types are rounded differently by NumPy")
     rtol, atol = TOLERANCE.get(dtype.name, (0, 0))
     found = check(program, arrays, {"N": size}, rtol=rtol, atol=atol)[-1]
-    if dtype == F32 and op in ("neg", "abs", "min", "max", "floor", "ceil", "round", "tanh", "erf", "sin", "log1p", "sqrt"):
+    if dtype == F32 and op in (
+        "neg",
+        "abs",
+        "min",
+        "max",
+        "floor",
+        "ceil",
+        "round",
+        "tanh",
+        "erf",
+        "sin",
+        "log1p",
+        "sqrt",
+    ):
         from grainline.tile.interp_elementwise import ELEMENTWISE_MEANING
 
         with np.errstate(all="ignore"):
@@ -86,8 +142,26 @@ def test_cast(source, to):
     data = sample(source, size, 1)
     if source.is_float:
         with np.errstate(over="ignore"):
-            data[16:32] = np.array([3e9, -3e9, 2e19, -2e19, 127.5, 128, 255.9, 256, -128.9, -129, 65535, 65536,
-                                    2147483647, -2147483648, 9.2e18, -9.3e18]).astype(source.numpy)
+            data[16:32] = np.array(
+                [
+                    3e9,
+                    -3e9,
+                    2e19,
+                    -2e19,
+                    127.5,
+                    128,
+                    255.9,
+                    256,
+                    -128.9,
+                    -129,
+                    65535,
+                    65536,
+                    2147483647,
+                    -2147483648,
+                    9.2e18,
+                    -9.3e18,
+                ]
+            ).astype(source.numpy)
     check(p.finish(), [data, np.zeros(size, to.numpy)], {"N": size}, rtol=0, atol=0)
 
 

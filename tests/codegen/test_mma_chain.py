@@ -144,7 +144,9 @@ def feeds(program: TileProgram, env: dict[str, int], seed: int = 0) -> dict[str,
     return found
 
 
-def result(kernel: Kernel, inputs: dict[str, np.ndarray], env: dict[str, int], cuts: tuple[int, ...] = ()) -> np.ndarray:
+def result(
+    kernel: Kernel, inputs: dict[str, np.ndarray], env: dict[str, int], cuts: tuple[int, ...] = ()
+) -> np.ndarray:
     """The written view, computed between guards that must stay as they were."""
     (view,) = (v for v in kernel.plan.program.views if v.access == "write")
     size = evaluate(view.shape[0] * view.shape[1] * view.shape[2] * view.shape[3], env)

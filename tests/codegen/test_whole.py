@@ -166,7 +166,9 @@ def test_a_dear_value_before_a_reduction_is_kept_not_recomputed():
     p.store(y, (r, a), c * p.rsqrt(p.mean(c * c, a) + 1e-5) + p.load(u, (r, a)))
     program = p.finish()
     compiled = Compiled(program, PlannerOptions(mapping="local"))
-    assert compiled.emitted.text.count(f"fdiv <{compiled.plan.mapping.lanes} x float>") == 1, "erf is emitted once per packet width"
+    assert compiled.emitted.text.count(f"fdiv <{compiled.plan.mapping.lanes} x float>") == 1, (
+        "erf is emitted once per packet width"
+    )
     for n in (1, 17, 66, 200):
         arrays = [floats(4, n), floats(4, n, seed=1), np.zeros((4, n), np.float32)]
         apart = check(program, arrays, {"M": 4, "N": n}, compiled=compiled, atol=1e-5, rtol=1e-4)

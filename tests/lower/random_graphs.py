@@ -95,7 +95,11 @@ def _transpose(g):
 def _reshape(g):
     v = g.pick()
     total = product(v.shape)
-    targets = [t for t in ((B, L, 2, 4), (B * L, 8), (B, 8 * L), (8, L), (L * 2, 4), (8,), (B * 4, L, 2)) if product(t) == total]
+    targets = [
+        t
+        for t in ((B, L, 2, 4), (B * L, 8), (B, 8 * L), (8, L), (L * 2, 4), (8,), (B * 4, L, 2))
+        if product(t) == total
+    ]
     if targets:
         g.add("reshape", (v,), targets[int(g.rng.integers(len(targets)))])
 
@@ -124,7 +128,11 @@ def _concat(g):
     if v is None:
         return
     axis = int(g.rng.integers(len(v.shape)))
-    others = [w for w in g.values if len(w.shape) == len(v.shape) and all(a == axis or x == y for a, (x, y) in enumerate(zip(v.shape, w.shape)))]
+    others = [
+        w
+        for w in g.values
+        if len(w.shape) == len(v.shape) and all(a == axis or x == y for a, (x, y) in enumerate(zip(v.shape, w.shape)))
+    ]
     w = g.pick(others)
     shape = tuple(x + y if a == axis else x for a, (x, y) in enumerate(zip(v.shape, w.shape)))
     g.add("concat", (v, w), shape, {"axis": axis})
@@ -142,7 +150,11 @@ def _matmul(g):
     a = g.pick([v for v in g.values if len(v.shape) >= 2])
     if a is None:
         return
-    fits = [w for w in g.values if len(w.shape) >= 2 and w.shape[-2] == a.shape[-1] and _broadcast(a.shape[:-2], w.shape[:-2]) is not None]
+    fits = [
+        w
+        for w in g.values
+        if len(w.shape) >= 2 and w.shape[-2] == a.shape[-1] and _broadcast(a.shape[:-2], w.shape[:-2]) is not None
+    ]
     b = g.pick(fits)
     if b is not None:
         g.add("matmul", (a, b), (*_broadcast(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1]))
@@ -191,9 +203,7 @@ def random_graph(seed: int, steps: int = 12) -> RandomGraph:
     read = {v.name for node in g.nodes for v in node.inputs}
     outs = [v for v in made if v.name not in read or rng.random() < 0.15]
     graph = Graph("random", inputs, tuple((f"out{i}", v) for i, v in enumerate(outs)), tuple(g.nodes), g.constants)
-    feeds = {
-        v.name: rng.standard_normal([evaluate(d, env) for d in v.shape]).astype(np.float32) for v in inputs
-    }
+    feeds = {v.name: rng.standard_normal([evaluate(d, env) for d in v.shape]).astype(np.float32) for v in inputs}
     return RandomGraph(graph, feeds, env)
 
 

@@ -108,8 +108,13 @@ kernel = emit(plan(rows.softmax(4, 40), host_target(store.folder)).variants[0])
 assert compile_kernels([kernel], store)[kernel.symbol].address
 print("llvmlite.binding" in sys.modules)
 """
-    environment = {**os.environ, "GRAINLINE_CACHE_DIR": str(tmp_path),
-                   "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    runs = [subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
-            for _ in range(2)]
+    environment = {
+        **os.environ,
+        "GRAINLINE_CACHE_DIR": str(tmp_path),
+        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+    }
+    runs = [
+        subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+        for _ in range(2)
+    ]
     assert [r.stdout.strip() for r in runs] == ["True", "False"], runs[-1].stderr

@@ -12,8 +12,14 @@ from grainline.tile.passes import PASSES, simplify
 from grainline.tile.verify import verify
 
 M, N = symbol("M"), symbol("N")
-PROGRAMS = [rows.softmax(M, N), rows.layer_norm(M, 6), rows.mean_pool(M, N, 4), pointwise.gelu(M, N),
-            pointwise.swiglu(M, N), pointwise.gather_rows(M, N, 3)]
+PROGRAMS = [
+    rows.softmax(M, N),
+    rows.layer_norm(M, 6),
+    rows.mean_pool(M, N, 4),
+    pointwise.gelu(M, N),
+    pointwise.swiglu(M, N),
+    pointwise.gather_rows(M, N, 3),
+]
 
 
 def run(program, env, seed=1):

@@ -26,8 +26,15 @@ def odd_program(m="M", n="N", name="odd"):
     return p.finish()
 
 
-PROGRAMS = [odd_program(), rows.softmax(M, N), rows.layer_norm(M, 768), rows.masked_softmax(3, N),
-            rows.mean_pool(M, N, 8), pointwise.gather_rows(M, N, 16), pointwise.gelu(M, N)]
+PROGRAMS = [
+    odd_program(),
+    rows.softmax(M, N),
+    rows.layer_norm(M, 768),
+    rows.masked_softmax(3, N),
+    rows.mean_pool(M, N, 8),
+    pointwise.gather_rows(M, N, 16),
+    pointwise.gelu(M, N),
+]
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.name)

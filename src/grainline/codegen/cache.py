@@ -29,8 +29,15 @@ _warned: set[str] = set()
 def key(text: str, target: Target, emitter_version: int) -> str:
     """The name of the entry for this text on this target."""
     parts = [
-        text, target.cpu, target.features, llvm.version(), str(emitter_version), str(FORMAT),
-        str(llvm.CODEGEN_LEVEL), llvm.CODE_MODEL, llvm.RELOCATION,
+        text,
+        target.cpu,
+        target.features,
+        llvm.version(),
+        str(emitter_version),
+        str(FORMAT),
+        str(llvm.CODEGEN_LEVEL),
+        llvm.CODE_MODEL,
+        llvm.RELOCATION,
     ]
     digest = hashlib.sha256()
     for part in parts:

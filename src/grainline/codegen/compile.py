@@ -31,9 +31,7 @@ _live: weakref.WeakValueDictionary[tuple[str, str], Kernel] = weakref.WeakValueD
 _lock = threading.Lock()
 
 
-def compile_kernels(
-    emitted: Sequence[EmittedKernel], store: cache.ObjectCache | None = None
-) -> dict[str, Kernel]:
+def compile_kernels(emitted: Sequence[EmittedKernel], store: cache.ObjectCache | None = None) -> dict[str, Kernel]:
     """One `Kernel` per distinct symbol. Keep the result as long as the code may run."""
     store = store if store is not None else cache.open_cache()
     kernels: dict[str, Kernel] = {}

@@ -16,8 +16,18 @@ FAULT_INDEX = 1
 FAULT_DIVISION = 2
 FLOAT_OPCODES = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv", "fmod": "frem"}
 INTEGER_OPCODES = {"add": "add", "sub": "sub", "mul": "mul", "bitand": "and", "bitor": "or", "bitxor": "xor"}
-LOGIC_OPCODES = {"and": "and", "or": "or", "xor": "xor", "bitand": "and", "bitor": "or", "bitxor": "xor",
-                 "add": "or", "mul": "and", "max": "or", "min": "and"}
+LOGIC_OPCODES = {
+    "and": "and",
+    "or": "or",
+    "xor": "xor",
+    "bitand": "and",
+    "bitor": "or",
+    "bitxor": "xor",
+    "add": "or",
+    "mul": "and",
+    "max": "or",
+    "min": "and",
+}
 FLOAT_COMPARE = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
 SIGNED_COMPARE = {"eq": "eq", "ne": "ne", "lt": "slt", "le": "sle", "gt": "sgt", "ge": "sge"}
 UNSIGNED_COMPARE = {"eq": "eq", "ne": "ne", "lt": "ult", "le": "ule", "gt": "ugt", "ge": "uge"}

@@ -34,11 +34,10 @@ def advance(f: FunctionText, digits: Sequence[Reg], extents: Sequence[Reg]) -> l
     return result[::-1]
 
 
-def for_each(
-    f: FunctionText, first: Reg, last: Reg, extents: Sequence[Reg], body: Callable[[list[Reg]], None]
-) -> None:
+def for_each(f: FunctionText, first: Reg, last: Reg, extents: Sequence[Reg], body: Callable[[list[Reg]], None]) -> None:
     """Calls `body` with the digits of every number in [first, last). Without extents the digits are empty."""
     if len(extents) <= 1:
+
         def plain(number: Reg, _carried: list[Reg]) -> list[Reg]:
             body([number] if extents else [])
             return []

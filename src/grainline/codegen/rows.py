@@ -97,9 +97,7 @@ class RowBody:
             some, carried, lambda: self._packet(row_pass, self.full_stop, carried, self.width, self.tail_mask)
         )
 
-    def _packet(
-        self, row_pass: RowPass, index: Reg, carried: list[Reg], lanes: int, mask: Reg | None
-    ) -> list[Reg]:
+    def _packet(self, row_pass: RowPass, index: Reg, carried: list[Reg], lanes: int, mask: Reg | None) -> list[Reg]:
         """One packet of a pass: values first, then spills and stores, then the new accumulators."""
         ev, f = self.ev, self.f
         ev.enter({self.schedule.axis: index})

@@ -9,7 +9,7 @@
 
 Names that are not plain words are quoted: `%"a/b"`. Constants of more than `INLINE_ELEMENTS` elements are shown by
 their identity; `parse` takes their data from its argument. `parse(show(g))` has the same nodes, values, guards and
-outputs. """
+outputs."""
 
 from __future__ import annotations
 

@@ -18,10 +18,31 @@ from grainline.plan.work import Work, realised_work
 from grainline.tile.ir import TileProgram
 
 PICOSECONDS: Table[str, int] = {
-    "contiguous": 20, "broadcast": 15, "strided": 700, "scatter": 600, "cheap": 25,
-    "exp": 320, "log": 350, "log1p": 500, "tanh": 290, "erf": 360, "sigmoid": 430, "softplus": 850, "sin": 600,
-    "cos": 600, "pow": 1500, "div": 120, "mod": 3000, "fmod": 2500, "sqrt": 120, "rsqrt": 370, "reciprocal": 120,
-    "scalar_cheap": 400, "scalar_dear": 5000, "lane_fold": 5000, "packet": 2000,
+    "contiguous": 20,
+    "broadcast": 15,
+    "strided": 700,
+    "scatter": 600,
+    "cheap": 25,
+    "exp": 320,
+    "log": 350,
+    "log1p": 500,
+    "tanh": 290,
+    "erf": 360,
+    "sigmoid": 430,
+    "softplus": 850,
+    "sin": 600,
+    "cos": 600,
+    "pow": 1500,
+    "div": 120,
+    "mod": 3000,
+    "fmod": 2500,
+    "sqrt": 120,
+    "rsqrt": 370,
+    "reciprocal": 120,
+    "scalar_cheap": 400,
+    "scalar_dear": 5000,
+    "lane_fold": 5000,
+    "packet": 2000,
 }
 BLOCK_PS = 5000
 PROGRAM_PS = 2000

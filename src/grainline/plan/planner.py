@@ -66,9 +66,7 @@ def _blocks(program: TileProgram, mapping: Mapping, options: PlannerOptions) -> 
     return outer * ceil_div(mapping.lane_axis.extent, block)
 
 
-def _plan(
-    program: TileProgram, target: Target, options: PlannerOptions, chosen: Candidate, reason: str
-) -> Plan:
+def _plan(program: TileProgram, target: Target, options: PlannerOptions, chosen: Candidate, reason: str) -> Plan:
     mapping = chosen.mapping
     return Plan(
         program=program,

@@ -164,9 +164,7 @@ class _Scheduler:
         """Whether one of `values` is a load that may read what `store` writes."""
         return any(o.result is not None and o.result.id in values and may_overlap(o, store) for o in self.loads)
 
-    def _place(
-        self, written: dict[int, int], store_pass: dict[int, int], needed: list[set[int]]
-    ) -> tuple[Spill, ...]:
+    def _place(self, written: dict[int, int], store_pass: dict[int, int], needed: list[set[int]]) -> tuple[Spill, ...]:
         spills: list[Spill] = []
         taken: set[int] = set()
         for number, p in sorted(written.items()):

@@ -1,12 +1,12 @@
 """Tile programs as text that parses back, and the canonical form whose text identifies a kernel.
 
-    tile softmax
-    view x f32 [M, 768] strides [768, 1] read
-    root a0 "rows" M
-    axis a1 "n" 768
-    %0 = load x [a0, a1] bounds=assume : f32 (a1)
-    %1 = reduce %0 axis=a1 kind=max init=-inf use_init=False : f32 ()
-    store y [a0, a1] %4 bounds=assume
+tile softmax
+view x f32 [M, 768] strides [768, 1] read
+root a0 "rows" M
+axis a1 "n" 768
+%0 = load x [a0, a1] bounds=assume : f32 (a1)
+%1 = reduce %0 axis=a1 kind=max init=-inf use_init=False : f32 ()
+store y [a0, a1] %4 bounds=assume
 """
 
 from __future__ import annotations
@@ -129,7 +129,12 @@ def _parse_view(text: str) -> View:
     name, dtype, shape, strides, packed, panel, access = match.groups()
     layout = packed or "strided"
     return View(
-        name, dtypes.BY_NAME[dtype], _parse_extents(shape), _parse_extents(strides or ""), access, layout,
+        name,
+        dtypes.BY_NAME[dtype],
+        _parse_extents(shape),
+        _parse_extents(strides or ""),
+        access,
+        layout,
         int(panel or 0),
     )
 

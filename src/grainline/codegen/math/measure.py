@@ -42,11 +42,28 @@ def _erf(x: Array) -> Array:
 
 
 REFERENCE: dict[str, Callable[[Array], Array]] = {
-    "exp": np.exp, "log": np.log, "log1p": np.log1p, "sigmoid": _sigmoid, "tanh": np.tanh, "erf": _erf,
-    "softplus": lambda x: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))), "sin": np.sin, "cos": np.cos,
+    "exp": np.exp,
+    "log": np.log,
+    "log1p": np.log1p,
+    "sigmoid": _sigmoid,
+    "tanh": np.tanh,
+    "erf": _erf,
+    "softplus": lambda x: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))),
+    "sin": np.sin,
+    "cos": np.cos,
 }
-PROMISED = {"exp": 2.5, "log": 2.5, "sigmoid": 2.5, "tanh": 6.0, "erf": 6.0, "log1p": 2.5, "softplus": 2.5,
-            "sin": 2.5, "cos": 2.5, "pow": 1.0}
+PROMISED = {
+    "exp": 2.5,
+    "log": 2.5,
+    "sigmoid": 2.5,
+    "tanh": 6.0,
+    "erf": 6.0,
+    "log1p": 2.5,
+    "softplus": 2.5,
+    "sin": 2.5,
+    "cos": 2.5,
+    "pow": 1.0,
+}
 
 
 class VectorFunction:
@@ -131,11 +148,15 @@ def nanoseconds(name: str) -> float:
 
 def table(step: int) -> str:
     lines = [
-        "# Accuracy of the vector functions", "",
+        "# Accuracy of the vector functions",
+        "",
         f"Written by `python -m grainline.codegen.math.measure {step}`: every {step}th of all 2^32 floats against",
         "double precision (pow: 2^22 random pairs). NaN, infinities and denormals are part of the sample; a wrong",
-        "class counts as infinite. Coefficients come from `src/grainline/codegen/math/fit.py`. f64 calls the C library.", "",
-        "| function | largest error (ULP) | promised | at x |", "|---|---|---|---|",
+        "class counts as infinite. Coefficients come from `src/grainline/codegen/math/fit.py`. f64 calls the C",
+        "library.",
+        "",
+        "| function | largest error (ULP) | promised | at x |",
+        "|---|---|---|---|",
     ]
     for name, promise in PROMISED.items():
         error, at = worst(name, step) if name in REFERENCE else worst_power(1 << 22)

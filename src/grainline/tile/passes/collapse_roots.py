@@ -106,9 +106,7 @@ def _merge(program: TileProgram, position: int) -> TileProgram | None:
             if isinstance(item, Affine) and not _is_mergeable(item, outer, inner):
                 return None
     merged = Axis(f"{outer.label}.{inner.label}", outer.extent * inner.extent)
-    body = [
-        replace(o, index=tuple(_merged_item(item, outer, inner, merged) for item in o.index)) for o in program.body
-    ]
+    body = [replace(o, index=tuple(_merged_item(item, outer, inner, merged) for item in o.index)) for o in program.body]
     roots = (*program.roots[:position], merged, *program.roots[position + 2 :])
     return replace(program, roots=roots, body=tuple(body))
 
