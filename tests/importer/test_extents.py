@@ -62,12 +62,16 @@ def test_extents_that_must_be_equal_never_broadcast(
 
 
 @given(st.integers(0, 7), st.integers(-9, 9), st.integers(-9, 9), st.sampled_from([-3, -2, -1, 1, 2, 3]))
-def test_a_span_is_a_python_slice(extent: int, start: int, end: int, step: int) -> None:
+def test_a_span_picks_what_the_standard_says(extent: int, start: int, end: int, step: int) -> None:
+    """ONNX: negative bounds count from the end; then a start is clamped to [0, n] forward and [0, n-1] backward, an
+    end to [0, n] forward and [-1, n-1] backward."""
     begin, length = _span(extent, start, end, step)
-    clamped = max(end + extent, -1) if end < 0 else end
-    stop = None if step < 0 and end < 0 and clamped == -1 else end
-    expected = list(range(extent))[start:stop:step]
-    assert [begin + step * index for index in range(length)] == expected
+    first, last = (bound + extent if bound < 0 else bound for bound in (start, end))
+    if step > 0:
+        first, last = (min(max(bound, 0), extent) for bound in (first, last))
+    else:
+        first, last = min(max(first, 0), extent - 1), min(max(last, -1), extent - 1)
+    assert [begin + step * index for index in range(length)] == list(range(first, last, step))
 
 
 @given(st.integers(0, 7), st.integers(-9, 9), st.integers(-9, 9), st.sampled_from([-2, -1, 1, 2]))
