@@ -10,20 +10,19 @@ B. Strips of one call travel in groups: all read a chunk of B while it is in a n
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from grainline.base.dtypes import BOOL
 from grainline.codegen.emit import ModuleText, Reg
 from grainline.codegen.kernel import PLACEHOLDER, EmittedKernel, finished
 from grainline.codegen.mma_digits import as_words, digit_functions
 from grainline.codegen.mma_epilogue import streams_of
+from grainline.codegen.mma_nest import Right, StripRows, address, call_tile, coordinates, pack_right, strip_count
 from grainline.codegen.mma_pack import pack_a_function, pack_b_function
 from grainline.codegen.mma_stream import THREE_ROW_PANELS, Columns, Share, chunk_panels, fetches_ahead, shares
 from grainline.codegen.mma_strip import rows_function
 from grainline.codegen.mma_text import KernelText, Writer
 from grainline.codegen.mma_tile import TileForm, edge_function, tile_function
 from grainline.plan.mma import (
-    DIRECT_B_STRIPS,
     PANEL,
     STRIP_ROWS,
     Product,
@@ -32,7 +31,7 @@ from grainline.plan.mma import (
 )
 from grainline.plan.types import Plan
 from grainline.tile.access import LinearAccess, linear_access
-from grainline.tile.ir import Axis, View
+from grainline.tile.ir import Axis
 
 # Argument words that differ between the realisations of a product.
 COLUMN_RANGE = "columns of a range"
@@ -72,32 +71,6 @@ def _float_functions(kernel: KernelText, form: TileForm, chosen: Realisation) ->
         pack_b_function(kernel, form)
 
 
-def _address(w: Writer, view: View | None, access: LinearAccess, at: dict[Axis, str]) -> str:
-    """The address of the element at coordinates `at`, every other coordinate 0."""
-    assert view is not None
-    offset = w.extent(access.offset)
-    for axis, coefficient in access.coefficients.items():
-        if axis in at:
-            offset = w.add(offset, w.mul(w.extent(coefficient), at[axis]))
-    return w.at(w.view(view), offset)
-
-
-def _strip_count(w: Writer, product: Product) -> str:
-    m = w.extent(product.m.extent)
-    return w.larger(w.divide(w.add(m, str(STRIP_ROWS - 1)), str(STRIP_ROWS)), "1")
-
-
-@dataclass(frozen=True, slots=True)
-class _Right:
-    """How a strip reads B: `columns` of it at base with these strides; the `rest` up to n packed at `tail`."""
-
-    base: str
-    row_stride: str
-    panel_stride: str
-    columns: str
-    tail: str
-
-
 class _Entry:
     """Emits the entry function: the matrices of the range, each with its B ready to be read by strips."""
 
@@ -116,7 +89,7 @@ class _Entry:
     def _all(self) -> list[Reg]:
         w, product = self.w, self.product
         self.n = w.extent(product.n.extent)
-        per_matrix = _strip_count(w, product)
+        per_matrix = strip_count(w, product)
         if product.offers_columns:
             width = w.own_word(COLUMN_RANGE)
             ranges = w.divide(w.add(self.n, w.sub(width, "1")), width)
@@ -139,53 +112,22 @@ class _Entry:
     def _matrix(self, number: str, low: str, high: str) -> None:
         """The (range, strip) numbers low..high-1 of one batch element."""
         w, product = self.w, self.product
-        at = self._coordinates(number)
-        a = _address(w, product.a.view, self.left, at)
+        at = coordinates(w, product.batch, number)
+        a = address(w, product.a.view, self.left, at)
         right = self._right(at, low, high)
         operands = [f"ptr {a}", f"ptr {right.base}", f"i64 {right.row_stride}", f"i64 {right.panel_stride}"]
         operands += [f"i64 {right.columns}", f"ptr {right.tail}", f"i64 {low}", f"i64 {high}"]
         operands += [f"i64 {at[axis]}" for axis in product.batch]
         w.call_or_leave("strips", ["ptr %args", "ptr %scratch", *operands])
 
-    def _right(self, at: dict[Axis, str], low: str, high: str) -> _Right:
+    def _right(self, at: dict[Axis, str], low: str, high: str) -> Right:
         """Packs B where the plan asks for it."""
         w, product = self.w, self.product
-        k = w.extent(product.k.extent)
-        panel = w.mul(k, str(PANEL))
-        if product.b_form == "panels":
-            assert product.b.view is not None
-            base = w.view(product.b.view)
-            return _Right(base, str(PANEL), panel, self.n, base)
-        access = linear_access(product.b)
-        b = _address(w, product.b.view, access, at)
-        packed = w.at("%scratch", w.extent(self.scratch.packed_b))
-        first, whole = "0", w.round_down(self.n, PANEL)
-        if product.b_form == "rows":
-            # Few strips read whole panels where they lie; the ragged one is packed, so that its loads stay inside.
-            few = w.less(w.sub(high, low), str(DIRECT_B_STRIPS + 1))
-            first = w.choose(few, w.binary("lshr", whole, "4"), "0")
-        w.function.do(f"call void @pack_b(ptr %args, ptr {b}, ptr {packed}, i64 {first})")
-        if product.b_form != "rows":
-            return _Right(packed, str(PANEL), panel, self.n, packed)
-        return _Right(
-            w.choose(few, b, packed, "ptr"),
-            w.choose(few, w.extent(access.coefficient(product.k)), str(PANEL)),
-            w.choose(few, str(PANEL), panel),
-            w.choose(few, whole, self.n),
-            w.at(packed, w.mul(k, whole)),
-        )
-
-    def _coordinates(self, number: str) -> dict[Axis, str]:
-        """Coordinates of the batch axes: `number` in mixed radix, the last axis fastest."""
-        w, rest = self.w, number
-        at: dict[Axis, str] = {}
-        for axis in reversed(self.product.batch[1:]):
-            extent = w.extent(axis.extent)
-            at[axis] = "0" if extent == "1" else w.remainder(rest, extent)
-            rest = rest if extent == "1" else w.divide(rest, extent)
-        if self.product.batch:
-            at[self.product.batch[0]] = rest
-        return at
+        if product.b_form != "panels":
+            return pack_right(w, product, "", self.scratch.packed_b, at, w.sub(high, low))
+        assert product.b.view is not None
+        base = w.view(product.b.view)
+        return Right(base, str(PANEL), w.mul(w.extent(product.k.extent), str(PANEL)), self.n, base)
 
 
 class _Strips:
@@ -206,9 +148,8 @@ class _Strips:
 
     def emit(self) -> None:
         w = self.w
-        self.strips = _strip_count(w, self.product)
-        m = w.extent(self.product.m.extent)
-        self.rows_each, self.longer = w.divide(m, self.strips), w.remainder(m, self.strips)
+        self.strips = strip_count(w, self.product)
+        self.rows = StripRows.of(w, self.product)
         if self.product.offers_columns:
             w.loop(w.divide("%low", self.strips), self._after_last_range(), 1, self._range)
         else:
@@ -275,14 +216,7 @@ class _Strips:
         # A strip of few rows alone takes all columns at once: its tiles read up to six panels together.
         wide = str(-(-panels // THREE_ROW_PANELS) * THREE_ROW_PANELS * PANEL)
         few = w.choose(w.less(strips, "2"), w.larger(columns, "1"), wide)
-        return w.choose(w.less(self.rows_each, "4"), few, str(panels * PANEL))
-
-    def _rows_of(self, strip: str) -> tuple[str, str]:
-        """(first row, rows) of a strip: the first `longer` strips have one row more."""
-        w = self.w
-        first = w.add(w.mul(strip, self.rows_each), w.smaller(strip, self.longer))
-        more = w.function.raw(f"icmp slt i64 {strip}, {self.longer}")
-        return first, w.add(self.rows_each, w.function.raw(f"zext i1 {more} to i64"))
+        return w.choose(w.less(self.rows.each, "4"), few, str(panels * PANEL))
 
     def _a_in_place(self, first: str) -> str:
         return self.w.at("%a", self.w.mul(self.w.extent(self.form.a_row_stride), first))
@@ -295,7 +229,7 @@ class _Strips:
     def _pack_a(self, strip: str, slot: str) -> None:
         """Packs the rows of a strip; a single row of floats is read in place."""
         w = self.w
-        first, rows = self._rows_of(strip)
+        first, rows = self.rows.at(w, strip)
 
         def pack() -> list[Reg]:
             operands = f"ptr {self._a_in_place(first)}, ptr {self._a_slot(slot)}, i64 {rows}"
@@ -309,14 +243,14 @@ class _Strips:
     ) -> None:
         """Calls the tile function of the strip's row count for `columns` columns from `column` on."""
         w = self.w
-        first, rows = self._rows_of(strip)
+        first, rows = self.rows.at(w, strip)
         a = self._a_in_place(first)
         if self.plan.packs_a:
             a = w.choose(w.less("1", rows) if self.in_place else "true", self._a_slot(slot), a, "ptr")
         ldc = w.extent(self.scratch.strip_row) if self.form.to_strip else "0"
         arguments = f"ptr %args, ptr {a}, ptr {b[0]}, i64 {b[1]}, i64 {b[2]}, i64 {columns}, i64 {ldc}"
         arguments += "".join(f", ptr {p}" for p in self._outputs(first, slot, column))
-        self._switch(rows, arguments + (share.arguments() if share else ""))
+        call_tile(w, "", rows, arguments + (share.arguments() if share else ""))
 
     def _outputs(self, first_row: str, slot: str, column: str) -> list[str]:
         """The pointers of the tile function at the strip's first row and `column`."""
@@ -324,7 +258,7 @@ class _Strips:
         if self.form.to_strip:
             return [w.at(self._strip_slot(slot), column)]
         at = {**self.batch, self.product.m: first_row}
-        starts = [(s, _address(w, s.operation.view, s.access, at)) for s in streams_of(self.product)]
+        starts = [(s, address(w, s.operation.view, s.access, at)) for s in streams_of(self.product)]
         return [w.at(start, column) if s.spans_columns else start for s, start in starts]
 
     def _strip_slot(self, slot: str) -> str:
@@ -332,22 +266,10 @@ class _Strips:
         start = w.at("%scratch", w.extent(self.scratch.strip))
         return w.at(start, w.mul(w.mul(w.extent(self.scratch.strip_row), str(STRIP_ROWS)), slot))
 
-    def _switch(self, rows: str, arguments: str) -> None:
-        f = self.w.function
-        labels = [f.fresh("rows") for _ in range(STRIP_ROWS)]
-        done = f.fresh("strip_done")
-        cases = " ".join(f"i64 {r + 1}, label %{label}" for r, label in enumerate(labels))
-        f.do(f"switch i64 {rows}, label %{done} [ {cases} ]")
-        for r, label in enumerate(labels):
-            f.block(label)
-            f.do(f"call void @tile{r + 1}({arguments})")
-            f.jump(done)
-        f.block(done)
-
     def _finish_rows(self, strip: str, slot: str, column: str, columns: str) -> None:
         """Runs the row-wise epilogue over the finished columns of a strip's rows."""
         w = self.w
-        first, rows = self._rows_of(strip)
+        first, rows = self.rows.at(w, strip)
         operands = [f"ptr {self._strip_slot(slot)}", f"i64 {first}", f"i64 {rows}", f"i64 {column}", f"i64 {columns}"]
         operands += [f"i64 {name}" for name in self.batch.values()]
         w.call_or_leave("rows", ["ptr %args", "ptr %scratch", *operands])
