@@ -27,6 +27,7 @@ from grainline.codegen.kernel import EmittedKernel, emit
 from grainline.codegen.llvm import assembly
 from grainline.compiled import CompiledModel
 from grainline.execgraph.ir import Variant
+from grainline.execgraph.passes import optimise
 from grainline.graph.ir import Graph
 from grainline.graph.lookups import lookups_of
 from grainline.graph.passes import run_passes
@@ -70,7 +71,7 @@ def compile_graph(
     explanation = "\n".join([*lowered.notes, "", *kernels.explain()])
     with step("pack and load"):
         addresses = {symbol: kernel.address for symbol, kernel in compiled.items()}
-        executor = ModelExecutor(lowered.graph, addresses, keep_alive=compiled, threads=options.threads or 0)
+        executor = ModelExecutor(optimise(lowered.graph), addresses, keep_alive=compiled, threads=options.threads or 0)
         model = CompiledModel(imported.info, executor, explanation, lookups_of(graph), data)
     if spot is not None:
         saved.save(spot, model, {k.symbol: entry_name(k) for k in kernels.emitted()}, data)
