@@ -13,16 +13,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from grainline import saved
 from grainline.base import dims, log, progress
 from grainline.base.knobs import Options
 from grainline.codegen.cache import ObjectCache, open_cache
-from grainline.codegen.compile import compile_kernels, entry_name
+from grainline.codegen.compile import Kernel, compile_kernels, entry_name
 from grainline.codegen.kernel import EmittedKernel, emit
 from grainline.codegen.llvm import assembly
 from grainline.compiled import CompiledModel
@@ -68,7 +68,7 @@ def compile_graph(
         lowered = lower(graph, Backend(kernels.plan, pack_panels, PANEL, refusal_of, kernels.quads))
     with step("compile"):
         compiled = compile_kernels(kernels.emitted(), store)
-    explanation = "\n".join([*lowered.notes, "", *kernels.explain()])
+    explanation = "\n".join([*lowered.notes, "", *kernels.explain(compiled)])
     with step("pack and load"):
         addresses = {symbol: kernel.address for symbol, kernel in compiled.items()}
         executor = ModelExecutor(optimise(lowered.graph), addresses, keep_alive=compiled, threads=options.threads or 0)
@@ -145,9 +145,10 @@ class KernelTable:
         unique = {k.symbol: k for kernels in self.kernels.values() for k in kernels}
         return list(unique.values())
 
-    def explain(self) -> Iterator[str]:
-        """Mapping and reason of every kernel, and what was refused."""
+    def explain(self, compiled: Mapping[str, Kernel]) -> Iterator[str]:
+        """Mapping, reason and realised facts of every kernel, and what was refused."""
         for result, kernels in zip(self.plans.values(), self.kernels.values(), strict=True):
             for chosen, kernel in zip(result.variants, kernels, strict=True):
                 yield f"{kernel.symbol}: {chosen.mapping}: {chosen.reason}"
+                yield f"    realised: {replace(kernel.facts, code_bytes=compiled[kernel.symbol].code_bytes)}"
             yield from (f"    refused {r.mapping}: {r.reason}" for r in result.refusals)

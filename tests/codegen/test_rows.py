@@ -102,3 +102,15 @@ def test_mean_pool():
     for shape in ((1, 1, 1), (2, 7, 33), (3, 0, 20), (2, 5, 384)):
         env = dict(zip("BLD", shape, strict=True))
         check(program, arguments(program, env), env, compiled=compiled)
+
+
+def test_facts_say_what_was_emitted():
+    local = Compiled(rows.softmax(symbol("M"), symbol("N")), PlannerOptions(mapping="local"))
+    facts = local.emitted.facts
+    wide = local.emitted.text.count("@llvm.masked.load") - 1  # the declaration
+    assert facts.accesses["load masked"] == wide > 0
+    assert facts.math_calls["exp"] > 0 and "tanh" not in facts.math_calls
+    assert facts.direct_control_flow and facts.full_packet_body
+    assert 0 < local.kernel.code_bytes < 65536
+    short = Compiled(rows.softmax(symbol("M"), 7), PlannerOptions(mapping="local")).emitted.facts
+    assert not short.full_packet_body and "load contiguous" not in short.accesses

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import struct
 import threading
 import weakref
 from collections.abc import Sequence
@@ -17,14 +18,21 @@ if TYPE_CHECKING:
     from grainline.codegen.kernel import EmittedKernel
 
 
+SECTION_HAS_INSTRUCTIONS = 4  # SHF_EXECINSTR of ELF
+
+
 @dataclass(frozen=True, eq=False)
 class Kernel:
-    """Machine code. `address` is valid while this object lives; `from_cache` says where it came from."""
+    """Machine code. `address` is valid while this object lives; `from_cache` says where it came from.
+
+    `code_bytes` is the size of the executable sections.
+    """
 
     symbol: str
     address: int
     from_cache: bool
     keepalive: llvm.LinkedObject
+    code_bytes: int = 0
 
 
 _live: weakref.WeakValueDictionary[tuple[str, str], Kernel] = weakref.WeakValueDictionary()
@@ -57,13 +65,13 @@ def _build(item: EmittedKernel, name: str, store: cache.ObjectCache) -> Kernel:
     if data is not None:
         try:
             linked = llvm.link_object(data, (item.symbol,))
-            return Kernel(item.symbol, linked.address(item.symbol), True, linked)
+            return Kernel(item.symbol, linked.address(item.symbol), True, linked, code_bytes(data))
         except llvm.CodegenError:  # sound hash, unusable object: build it again
             pass
     data = llvm.compile_object(item.text, item.target)
     store.write(name, data)
     linked = llvm.link_object(data, (item.symbol,))
-    return Kernel(item.symbol, linked.address(item.symbol), False, linked)
+    return Kernel(item.symbol, linked.address(item.symbol), False, linked, code_bytes(data))
 
 
 def saved_kernel(symbol: str, name: str, store: cache.ObjectCache) -> Kernel | None:
@@ -79,9 +87,19 @@ def saved_kernel(symbol: str, name: str, store: cache.ObjectCache) -> Kernel | N
             linked = llvm.link_object(data, (symbol,))
         except llvm.CodegenError:
             return None
-        kernel = Kernel(symbol, linked.address(symbol), True, linked)
+        kernel = Kernel(symbol, linked.address(symbol), True, linked, code_bytes(data))
         _live[symbol, name] = kernel
         return kernel
+
+
+def code_bytes(data: bytes) -> int:
+    """The executable bytes of an object: its sections of instructions (ELF), or the whole object where it is no ELF."""
+    if not data.startswith(b"\x7fELF\x02\x01"):
+        return len(data)
+    (table,) = struct.unpack_from("<Q", data, 40)
+    size, count = struct.unpack_from("<HH", data, 58)
+    headers = (struct.unpack_from("<IIQQQQ", data, table + size * k) for k in range(count))
+    return sum(section[5] for section in headers if section[2] & SECTION_HAS_INSTRUCTIONS)
 
 
 def entry_name(item: EmittedKernel) -> str:

@@ -31,6 +31,7 @@ LOGIC_OPCODES = {
 FLOAT_COMPARE = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
 SIGNED_COMPARE = {"eq": "eq", "ne": "ne", "lt": "slt", "le": "sle", "gt": "sgt", "ge": "sge"}
 UNSIGNED_COMPARE = {"eq": "eq", "ne": "ne", "lt": "ult", "le": "ule", "gt": "ugt", "ge": "uge"}
+MATH = frozenset((*names(), "div", "mod", "fmod", "sqrt", "rsqrt", "reciprocal"))
 ROUNDINGS = {"floor": "floor", "ceil": "ceil", "round": "roundeven", "sqrt": "sqrt", "abs": "fabs"}
 
 
@@ -45,6 +46,8 @@ def apply(f: FunctionText, op: str, args: tuple[Reg, ...], faults: Faults = Faul
     """The elementwise operation `op` (not cast) of registers of one lane count."""
     if op == "select":
         return f.select(*args)
+    if op in MATH and args[0].dtype.is_float:
+        f.module.math_calls[op] += 1
     if op in FLOAT_COMPARE:
         return _compare(f, op, *args)
     dtype = args[0].dtype

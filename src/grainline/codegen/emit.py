@@ -11,6 +11,7 @@ Nothing here knows tiles or plans. Every text is a function of the calls alone: 
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -100,6 +101,9 @@ class ModuleText:
     def __init__(self) -> None:
         self._declarations: dict[str, None] = {}
         self._functions: list[FunctionText] = []
+        # What was emitted, for `plan.facts`: "load contiguous" or a mathematical primitive -> how often.
+        self.accesses: Counter[str] = Counter()
+        self.math_calls: Counter[str] = Counter()
 
     def declare(self, text: str) -> None:
         self._declarations[f"declare {text}"] = None

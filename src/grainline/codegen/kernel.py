@@ -7,8 +7,7 @@ blocks of the plan. The result is 0 or a fault code: 1 index out of bounds, 2 in
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from grainline.base.dims import Expr, ceil_div, product
 from grainline.base.dtypes import I64
@@ -18,6 +17,7 @@ from grainline.codegen.programs import for_each
 from grainline.codegen.rows import RowBody
 from grainline.codegen.whole import WholeBody, block_bounds, packets
 from grainline.codegen.words import Arguments
+from grainline.plan.facts import RealisedFacts
 from grainline.plan.row_schedule import schedule_rows
 from grainline.plan.target import Target
 from grainline.plan.types import LOCAL, MMA, WHOLE, Plan
@@ -36,7 +36,7 @@ class EmittedKernel:
     text: str
     words: tuple[Expr, ...]
     target: Target
-    facts: Mapping[str, object] = field(default_factory=dict)
+    facts: RealisedFacts
     emitter_version: int = EMITTER_VERSION
 
 
@@ -56,14 +56,31 @@ def emit(plan: Plan) -> EmittedKernel:
         assert plan.mapping.kind == WHOLE
         _emit_whole(plan, f, evaluator)
     f.do("ret i32 0")
-    return finished(module.text, arguments.words, plan)
+    return finished(module, arguments.words, plan)
 
 
-def finished(text: str, words: tuple[Expr, ...], plan: Plan) -> EmittedKernel:
-    """Names the kernel by its text and collects the facts that people ask for."""
+def finished(module: ModuleText, words: tuple[Expr, ...], plan: Plan) -> EmittedKernel:
+    """Names the kernel by its text and records what was realised."""
+    text, mapping = module.text, plan.mapping
     symbol = "grainline_" + hashlib.sha256(text.encode()).hexdigest()[:20]
-    facts = {"name": plan.program.name, "mapping": str(plan.mapping), "lines": text.count("\n")}
+    facts = RealisedFacts(
+        name=plan.program.name,
+        mapping=str(mapping),
+        packet_width=mapping.width,
+        packets_in_flight=mapping.unroll,
+        direct_control_flow=True,  # every branch of the emitter is on a scalar
+        full_packet_body=_has_full_packets(plan),
+        workspace_bytes=plan.scratch_bytes,
+        accesses=dict(module.accesses),
+        math_calls=dict(module.math_calls),
+    )
     return EmittedKernel(symbol, text.replace(PLACEHOLDER, symbol), words, plan.target, facts)
+
+
+def _has_full_packets(plan: Plan) -> bool:
+    """Complete packets run a body without a mask; an axis known to be shorter than a packet has none."""
+    axis = plan.mapping.lane_axis
+    return axis is None or not isinstance(axis.extent, int) or axis.extent >= plan.mapping.width
 
 
 def _emit_local(plan: Plan, f: FunctionText, ev: Evaluator) -> None:

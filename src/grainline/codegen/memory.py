@@ -9,6 +9,7 @@ from grainline.codegen.emit import FunctionText, Reg, constant, memory_type
 def load(f: FunctionText, pointer: str, dtype: DType, lanes: int = 0, mask: Reg | None = None) -> Reg:
     """`lanes` consecutive elements (0: one scalar); masked-off lanes touch no memory and read 0."""
     kind = memory_type(dtype, lanes)
+    f.module.accesses["load " + _access_kind(lanes, mask)] += 1
     if mask is None:
         return _from_memory(f, f.raw(f"load {kind}, ptr {pointer}, align {dtype.size_bytes}"), dtype, lanes)
     mask = f.splat(mask, lanes)
@@ -21,6 +22,7 @@ def load(f: FunctionText, pointer: str, dtype: DType, lanes: int = 0, mask: Reg 
 def store(f: FunctionText, pointer: str, value: Reg, mask: Reg | None = None) -> None:
     dtype, lanes = value.dtype, value.lanes
     kind, text = memory_type(dtype, lanes), _to_memory(f, value)
+    f.module.accesses["store " + _access_kind(lanes, mask)] += 1
     if mask is None:
         f.do(f"store {kind} {text}, ptr {pointer}, align {dtype.size_bytes}")
         return
@@ -33,6 +35,7 @@ def store(f: FunctionText, pointer: str, value: Reg, mask: Reg | None = None) ->
 def gather(f: FunctionText, base: str, offsets: Reg, dtype: DType, mask: Reg | None = None) -> Reg:
     """Elements at base + offsets[lane] (in elements)."""
     lanes, kind = offsets.lanes, memory_type(dtype, offsets.lanes)
+    f.module.accesses["load indexed"] += 1
     pointers = _pointers(f, base, offsets, dtype)
     chosen = f.splat(mask, lanes) if mask is not None else constant(True, BOOL, lanes)
     name = f"llvm.masked.gather.{_mangled(dtype, lanes)}.v{lanes}p0"
@@ -44,12 +47,19 @@ def gather(f: FunctionText, base: str, offsets: Reg, dtype: DType, mask: Reg | N
 def scatter(f: FunctionText, base: str, offsets: Reg, value: Reg, mask: Reg | None = None) -> None:
     lanes, dtype = offsets.lanes, value.dtype
     kind, text = memory_type(dtype, lanes), _to_memory(f, value)
+    f.module.accesses["store indexed"] += 1
     pointers = _pointers(f, base, offsets, dtype)
     chosen = f.splat(mask, lanes) if mask is not None else constant(True, BOOL, lanes)
     name = f"llvm.masked.scatter.{_mangled(dtype, lanes)}.v{lanes}p0"
     f.module.declare(f"void @{name}({kind}, <{lanes} x ptr>, {chosen.type})")
     place = f"<{lanes} x ptr> align {dtype.size_bytes} {pointers}"
     f.do(f"call void @{name}({kind} {text}, {place}, {chosen.typed})")
+
+
+def _access_kind(lanes: int, mask: Reg | None) -> str:
+    if not lanes:
+        return "scalar"
+    return "contiguous" if mask is None else "masked"
 
 
 def _pointers(f: FunctionText, base: str, offsets: Reg, dtype: DType) -> str:

@@ -59,7 +59,7 @@ def emit_mma(plan: Plan) -> EmittedKernel:
         edge_function(kernel, form)
     own = {COLUMN_RANGE: chosen.column_range, BLOCK_STRIPS: chosen.block_strips}
     words = tuple(own[key] if isinstance(key, str) else key for key in kernel.numbers)
-    return finished(kernel.module.text, words, plan)  # type: ignore[arg-type]
+    return finished(kernel.module, words, plan)  # type: ignore[arg-type]
 
 
 def _float_functions(kernel: KernelText, form: TileForm, chosen: Realisation) -> None:

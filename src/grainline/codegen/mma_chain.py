@@ -73,7 +73,7 @@ def emit_products(plan: Plan) -> EmittedKernel:
         _stage_functions(kernel, chain, stage)
     own = {BLOCK_STRIPS: chosen.block_strips}
     words = tuple(own[key] if isinstance(key, str) else key for key in kernel.numbers)
-    return finished(kernel.module.text, words, plan)  # type: ignore[arg-type]
+    return finished(kernel.module, words, plan)  # type: ignore[arg-type]
 
 
 def _stages(chain: Chain, scratch: ChainScratch) -> tuple[_Stage, _Stage]:
