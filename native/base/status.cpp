@@ -26,6 +26,10 @@ std::string_view name_of(StatusCode code) noexcept {
       return "end_of_sequence";
     case StatusCode::cancelled:
       return "cancelled";
+    case StatusCode::timed_out:
+      return "timed_out";
+    case StatusCode::missing_synchronization:
+      return "missing_synchronization";
     case StatusCode::internal:
       return "internal";
   }

@@ -18,6 +18,8 @@ enum class StatusCode : int32_t {
   host_failed,
   end_of_sequence,
   cancelled,
+  timed_out,
+  missing_synchronization,
   internal,
 };
 

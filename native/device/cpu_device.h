@@ -1,18 +1,10 @@
-// The host as a device: unified memory, and a stream that does everything at once in the
-// submitting thread, which works as home 0 of the process-wide pool.
+// The host as a device: unified memory, and by default a stream that does everything at once.
 #pragma once
 
 #include "device/device.h"
 #include "memory/host_memory.h"
 
 namespace grainline {
-
-class CpuStream final : public Stream {
- public:
-  Status launch(const Dispatch& dispatch) override;
-  Status copy(void* destination, const void* source, size_t size_bytes) override;
-  Status synchronize() override;
-};
 
 class CpuDevice final : public Device {
  public:

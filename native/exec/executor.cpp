@@ -134,7 +134,7 @@ size_t Executor::trim() {
 Executor::Statistics Executor::statistics() {
   Statistics total{states_.load(std::memory_order_relaxed), 0, 0, 0, 0};  // a statistic
   const auto add = [&](const RunState& state) {
-    const SpanAllocator::Statistics one = state.allocator.statistics();
+    const AllocatorStatistics one = state.allocator.statistics();
     total.held_bytes += one.held_bytes;
     total.allocations += one.allocations;
     total.growths += one.growths;

@@ -19,7 +19,7 @@ int64_t coarse_now_ns() {
 }  // namespace
 
 RunState::RunState(std::shared_ptr<const Program> program, MemorySource& memory)
-    : allocator(memory), program_(std::move(program)) {
+    : allocator(memory, stream), program_(std::move(program)) {
   const Program& p = *program_;
   slots.resize(p.slots.size());
   values.resize(p.value_count());
@@ -57,11 +57,13 @@ bool RunState::fail(StatusCode code, std::string message) {
 }
 
 bool RunState::allocate(int32_t slot, int64_t size_bytes) {
-  MemoryBlock* block = allocator.allocate_or_trim(static_cast<size_t>(size_bytes));
-  if (block == nullptr) [[unlikely]]
-    return fail(StatusCode::out_of_memory,
-                "no memory for " + std::to_string(size_bytes) + " bytes of '" +
-                    program_->string(program_->slots[static_cast<size_t>(slot)].label) + "'");
+  MemoryBlock* block = nullptr;
+  status = allocator.allocate(static_cast<size_t>(size_bytes), &block);
+  if (block == nullptr) [[unlikely]] {
+    status.add_context("'" + program_->string(program_->slots[static_cast<size_t>(slot)].label) +
+                       "'");
+    return true;
+  }
   SlotState& state = slots[static_cast<size_t>(slot)];
   state.data = block->data;
   state.block = block;

@@ -11,8 +11,9 @@
 
 #include "base/status.h"
 #include "cost/grain.h"
+#include "device/inline_stream.h"
 #include "exec/program.h"
-#include "memory/span_allocator.h"
+#include "memory/caching_allocator.h"
 #include "threads/pool.h"
 
 namespace grainline {
@@ -87,7 +88,8 @@ class RunState {
   std::vector<int64_t> variants;     // per launch, the chosen one, counted from its first
   std::vector<uint64_t> arguments;   // of all launches, at Program::argument_begin
   std::vector<NodeTime> times;       // per node; empty: not profiling
-  SpanAllocator allocator;
+  InlineStream stream;
+  CachingAllocator allocator;
   Host host;
   // Nonzero ends the run. Set by any thread, read between nodes; relaxed: it carries no data.
   const std::atomic<int32_t>* terminate = nullptr;

@@ -29,7 +29,8 @@ int slab_class_of(size_t size_bytes) {
 
 }  // namespace
 
-SpanAllocator::SpanAllocator(MemorySource& source) : source_(source) {}
+SpanAllocator::SpanAllocator(MemorySource& source, size_t limit_bytes)
+    : source_(source), limit_bytes_(limit_bytes) {}
 
 SpanAllocator::~SpanAllocator() {
   for (Span* first : segments_) {
@@ -48,9 +49,12 @@ MemoryBlock* SpanAllocator::wrap(std::byte* data, size_t size_bytes, size_t capa
   block->capacity_bytes = capacity_bytes;
   block->span = span;
   block->slot = slot;
+  block->uses = 1;
   allow_access(data, capacity_bytes);
   ++statistics_.allocations;
   ++statistics_.live_blocks;
+  statistics_.live_bytes += size_bytes;
+  statistics_.peak_live_bytes = std::max(statistics_.peak_live_bytes, statistics_.live_bytes);
   return block;
 }
 
@@ -60,12 +64,6 @@ MemoryBlock* SpanAllocator::allocate(size_t size_bytes) {
   Span* span = take_pages((size_bytes + kPage - 1) / kPage);
   if (span == nullptr) return nullptr;
   return wrap(span->base, size_bytes, span->pages * kPage, span, 0);
-}
-
-MemoryBlock* SpanAllocator::allocate_or_trim(size_t size_bytes) {
-  MemoryBlock* block = allocate(size_bytes);
-  if (block != nullptr || trim() == 0) return block;
-  return allocate(size_bytes);
 }
 
 MemoryBlock* SpanAllocator::allocate_small(size_t size_bytes) {
@@ -100,8 +98,10 @@ void SpanAllocator::free(MemoryBlock* block) {
   }
   block->data = nullptr;
   block->span = nullptr;
+  block->uses = 0;
   ++block->version;
   --statistics_.live_blocks;
+  statistics_.live_bytes -= block->size_bytes;
   block_pool_.drop(block);
 }
 
@@ -126,7 +126,7 @@ void SpanAllocator::release_slab(Span* slab) {
   free_span(slab);
 }
 
-size_t SpanAllocator::trim() {
+size_t SpanAllocator::recycle() {
   for (Span*& slab : spare_slab_) {
     if (slab) release_slab(slab);
     slab = nullptr;
@@ -151,7 +151,7 @@ void SpanAllocator::discard_idle(Span* first) {
 }
 
 Status SpanAllocator::finalize() {
-  trim();
+  recycle();
   if (statistics_.live_blocks != 0) return Status(StatusCode::internal, leak_report());
   CHECK(segments_.empty(), "without blocks in use every segment goes back");
   return Status();
@@ -180,8 +180,8 @@ std::string SpanAllocator::leak_report() const {
   return report;
 }
 
-SpanAllocator::Statistics SpanAllocator::statistics() const noexcept {
-  Statistics result = statistics_;
+AllocatorStatistics SpanAllocator::statistics() const noexcept {
+  AllocatorStatistics result = statistics_;
   result.idle_bytes = result.held_bytes - result.occupied_bytes;
   return result;
 }

@@ -20,22 +20,11 @@
 #include <vector>
 
 #include "base/status.h"
+#include "memory/allocator.h"
 #include "memory/memory_source.h"
 #include "memory/object_pool.h"
 
 namespace grainline {
-
-struct Span;
-
-// What allocate hands out. The owner may read all fields and write none.
-struct MemoryBlock {
-  std::byte* data = nullptr;
-  size_t size_bytes = 0;      // as requested, may be 0
-  size_t capacity_bytes = 0;  // >= size_bytes
-  uint64_t version = 0;       // grows with every free of this wrapper: a stale pointer can be told
-  Span* span = nullptr;
-  uint32_t slot = 0;
-};
 
 // Invariants, asserted by check_invariants():
 //   the spans of a segment tile it without gap or overlap, and no two neighbours are both idle;
@@ -48,38 +37,27 @@ class SpanAllocator {
   static constexpr size_t kMinGrowthBytes = 64 << 10;
   static constexpr size_t kMaxGrowthBytes = 8 << 20;
 
-  explicit SpanAllocator(MemorySource& source);
+  // limit_bytes: never held beyond that; asked for more, allocate says nullptr.
+  explicit SpanAllocator(MemorySource& source, size_t limit_bytes = SIZE_MAX);
   // Gives everything back, blocks in use included; call finalize first to hear of them.
   ~SpanAllocator();
   SpanAllocator(const SpanAllocator&) = delete;
   SpanAllocator& operator=(const SpanAllocator&) = delete;
 
-  // nullptr: the source has no more. Idle memory is not given back here, because on a device it may
-  // still be in use by submitted work: synchronise, trim, try again (or use allocate_or_trim).
+  // nullptr: the source has no more, or the limit is met. Idle memory is not given back here,
+  // because submitted work may still use it: that is its owner's business (see CachingAllocator).
   MemoryBlock* allocate(size_t size_bytes);
-  // For memory that is truly idle once freed (CPU): on failure trims and tries once more.
-  MemoryBlock* allocate_or_trim(size_t size_bytes);
+  // Whatever its count of uses says.
   void free(MemoryBlock* block);
 
   // Returns whole idle segments to the source and discards the pages of other idle spans.
   // Returns the bytes of the former.
-  size_t trim();
+  size_t recycle();
 
-  // Trims. Fails with a list of what is still in use; ok <=> everything went back to the source.
+  // Recycles. Fails with a list of what is still in use; ok <=> everything went back to the source.
   Status finalize();
 
-  struct Statistics {
-    size_t held_bytes;      // taken from the source
-    size_t occupied_bytes;  // in spans in use (a slab counts as one page)
-    size_t idle_bytes;      // held - occupied
-    size_t peak_occupied_bytes;
-    size_t peak_held_bytes;
-    size_t live_blocks;
-    uint64_t allocations;
-    uint64_t growths;   // segments taken from the source
-    uint64_t recycles;  // segments given back to it
-  };
-  Statistics statistics() const noexcept;
+  AllocatorStatistics statistics() const noexcept;
   void check_invariants() const;
 
  private:
@@ -97,6 +75,7 @@ class SpanAllocator {
   bool spare(Span* span, size_t pages);
   Span* give_tail(Span* span, size_t pages);
   Span* grow(size_t pages);
+  std::byte* acquire(size_t* bytes, size_t request) noexcept;
   void free_span(Span* span);
   void absorb_next(Span* span);
 
@@ -108,6 +87,7 @@ class SpanAllocator {
   std::string leak_report() const;
 
   MemorySource& source_;
+  const size_t limit_bytes_;
   ObjectPool<MemoryBlock> block_pool_;
   ObjectPool<Span> span_pool_;
   std::array<Span*, kExactLayers> layers_{};  // the newest idle span of each page count
@@ -116,7 +96,7 @@ class SpanAllocator {
   std::array<Span*, kSlabClasses> partial_{};     // slabs with at least one free slot
   std::array<Span*, kSlabClasses> spare_slab_{};  // one empty slab kept, also in partial_
   std::vector<Span*> segments_;                   // first span of each
-  Statistics statistics_{};
+  AllocatorStatistics statistics_;
 };
 
 }  // namespace grainline

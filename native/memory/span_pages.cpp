@@ -71,14 +71,23 @@ Span* SpanAllocator::give_tail(Span* span, size_t pages) {
   return tail;
 }
 
+// *bytes if they are to be had within the limit, else what was asked for.
+std::byte* SpanAllocator::acquire(size_t* bytes, size_t request) noexcept {
+  const size_t left = limit_bytes_ - std::min(limit_bytes_, statistics_.held_bytes);
+  if (request > left) return nullptr;
+  if (*bytes > left) *bytes = request;
+  std::byte* memory = source_.acquire(*bytes);
+  if (memory == nullptr && *bytes > request) memory = source_.acquire(*bytes = request);
+  return memory;
+}
+
 // A new segment as one idle span, in its layer.
 Span* SpanAllocator::grow(size_t pages) {
   const size_t request = pages * kPage;
   size_t bytes =
       std::clamp(round_up(statistics_.held_bytes / 4, kPage), kMinGrowthBytes, kMaxGrowthBytes);
   bytes = std::max(bytes, request);
-  std::byte* memory = source_.acquire(bytes);
-  if (memory == nullptr && bytes > request) memory = source_.acquire(bytes = request);
+  std::byte* memory = acquire(&bytes, request);
   if (memory == nullptr) return nullptr;
   forbid_access(memory, bytes);
   Span* span = span_pool_.take();

@@ -3,6 +3,7 @@
 
 #include "check.h"
 #include "device/cpu_device.h"
+#include "device/event.h"
 
 using namespace grainline;
 
@@ -12,7 +13,8 @@ TEST(cpu_stream_does_everything_at_once_and_in_order) {
   const std::unique_ptr<Stream> stream = device.create_stream();
   std::vector<int> source(1000), target(1000);
   std::iota(source.begin(), source.end(), 0);
-  EXPECT(stream->copy(target.data(), source.data(), 1000 * sizeof(int)).is_ok(), "a copy");
+  EXPECT(stream->copy(target.data(), source.data(), 4000, CopyKind::host_to_device).is_ok(),
+         "a copy");
   EXPECT(target == source, "is done when it returns");
   const TileKernel twice = [](const uint64_t* args, int64_t begin, int64_t end, void*) -> int32_t {
     auto* data = reinterpret_cast<int*>(args[0]);
@@ -20,11 +22,13 @@ TEST(cpu_stream_does_everything_at_once_and_in_order) {
     return 0;
   };
   const uint64_t args[] = {reinterpret_cast<uint64_t>(target.data())};
-  EXPECT(stream->launch({twice, args, 1000, 10, 2, nullptr, 0}).is_ok(), "a launch");
+  EXPECT(stream->launch({twice, args, 1000, 10, 2, nullptr, 0}, 1, {}).is_ok(), "a launch");
   EXPECT(target[999] == 1998 && target[1] == 2, "has its effects at once");
-  EXPECT(stream->copy(target.data() + 1, target.data(), 999 * sizeof(int)).is_ok(), "overlapping");
+  EXPECT(stream->copy(target.data() + 1, target.data(), 3996, CopyKind::within_device).is_ok(),
+         "overlapping");
   EXPECT(target[999] == 1996 && target[1] == 0, "ranges may overlap");
-  EXPECT(stream->copy(nullptr, nullptr, 0).is_ok(), "an empty tensor may have no address");
+  EXPECT(stream->copy(nullptr, nullptr, 0, CopyKind::device_to_host).is_ok(),
+         "an empty tensor may have no address");
   EXPECT(stream->synchronize().is_ok(), "nothing to wait for");
 }
 

@@ -130,7 +130,7 @@ TEST(a_large_segment_is_spared_for_its_like) {
   EXPECT(allocator.finalize().is_ok(), "nothing leaks");
 }
 
-TEST(out_of_memory_is_null_and_trim_makes_room) {
+TEST(out_of_memory_is_null_and_a_recycle_makes_room) {
   HostMemory memory;
   memory.set_limit(4 << 20);
   SpanAllocator allocator(memory);
@@ -138,8 +138,8 @@ TEST(out_of_memory_is_null_and_trim_makes_room) {
   MemoryBlock* half = allocator.allocate(2 << 20);
   allocator.free(half);
   EXPECT(allocator.allocate(3 << 20) == nullptr, "idle memory is not given back unasked");
-  MemoryBlock* large = allocator.allocate_or_trim(3 << 20);
-  EXPECT(large != nullptr, "after a trim there is room");
+  MemoryBlock* large = (allocator.recycle(), allocator.allocate(3 << 20));
+  EXPECT(large != nullptr, "after a recycle there is room");
   EXPECT(allocator.statistics().recycles == 1, "one segment went back");
   allocator.check_invariants();
   allocator.free(large);
@@ -174,9 +174,14 @@ struct Stress {
     return random() % (size_t{1} << magnitude);
   }
 
+  MemoryBlock* allocate_or_recycle(size_t size) {
+    MemoryBlock* block = allocator.allocate(size);
+    return block != nullptr || allocator.recycle() == 0 ? block : allocator.allocate(size);
+  }
+
   void allocate() {
     const size_t size = random_size();
-    MemoryBlock* block = allocator.allocate_or_trim(size);
+    MemoryBlock* block = allocate_or_recycle(size);
     if (block == nullptr) return;
     EXPECT(is_aligned(block->data), "aligned");
     EXPECT(block->size_bytes == size && block->capacity_bytes >= size, "large enough");
@@ -218,7 +223,7 @@ TEST(span_allocator_random_stress_against_a_model) {
   for (int step = 0; step < 20000; ++step) {
     const bool grows = stress.live.size() < 40 + 200 * static_cast<size_t>(step / 4000 % 2);
     (stress.random() % 8 < (grows ? 5u : 3u)) ? stress.allocate() : stress.free_one();
-    if (step % 997 == 0) stress.allocator.trim();
+    if (step % 997 == 0) stress.allocator.recycle();
     if (step % 101 == 0) stress.allocator.check_invariants();
     EXPECT(stress.allocator.statistics().live_blocks == stress.live.size(), "live blocks");
   }

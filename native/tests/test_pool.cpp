@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "check.h"
-#include "device/cpu_device.h"
+#include "device/inline_stream.h"
 #include "pool_fixture.h"
 #include "threads/clock.h"
 #include "threads/pool.h"
@@ -133,8 +133,9 @@ TEST(first_fault_is_returned_and_the_rest_skipped) {
     EXPECT(Pool::process().dispatch(after.dispatch(1, homes)) == 0, "the next dispatch works");
     EXPECT(after.every_block_once(), "and runs everything");
   }
-  CpuStream stream;
-  EXPECT(stream.launch({kernel, nullptr, 9, 1, 2, nullptr, 0}).code() == StatusCode::divide_by_zero,
+  InlineStream stream;
+  EXPECT(stream.launch({kernel, nullptr, 9, 1, 2, nullptr, 0}, 0, {}).code() ==
+             StatusCode::divide_by_zero,
          "a stream says it as a status");
 }
 
