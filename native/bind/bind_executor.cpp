@@ -1,5 +1,6 @@
 // Executor: a loaded program, as Python sees it.
 
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -8,6 +9,7 @@
 #include "bind/bindings.h"
 #include "bind/executor_object.h"
 #include "bind/failure.h"
+#include "exec/kernels.h"
 
 namespace nb = nanobind;
 
@@ -97,6 +99,14 @@ void bind_executor(nb::module_& module) {
           "trim", [](ExecutorObject& self) { return self.executor().trim(); },
           "Gives idle memory of this model back to the system; returns the bytes.")
       .def("statistics", statistics_of);
+  module.def(
+      "kernel_types",
+      [] {
+        std::vector<std::pair<std::string, std::string>> types;
+        for (const KernelType& type : kernel_types()) types.emplace_back(type.name, type.section);
+        return types;
+      },
+      "(name, section) of every host kernel, by kernel number.");
 }
 
 }  // namespace grainline

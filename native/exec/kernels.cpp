@@ -105,6 +105,12 @@ bool free_memory(RunState& state, const Node& node) {
   return false;
 }
 
+// a: slot. A launch that is not submitted yet still reads the address.
+bool free_memory_hold_addr(RunState& state, const Node& node) {
+  state.free_holding_address(node.a);
+  return false;
+}
+
 constexpr KernelType kKernels[] = {
     {"InferShape", "", infer_shape},
     {"AllocMemory", "memory", alloc_memory},
@@ -112,9 +118,10 @@ constexpr KernelType kKernels[] = {
     {"AllocWorkspace", "memory", alloc_workspace},
     {"Launch", "launch", launch},
     {"HostCall", "", host_call},
-    {"ExtentsTensor", "", extents_tensor},
+    {"ExtentsTensor", "launch", extents_tensor},
     {"CopyMemory", "launch", copy_memory},
     {"FreeMemory", "memory", free_memory},
+    {"FreeMemoryHoldAddr", "memory", free_memory_hold_addr},
 };
 
 }  // namespace

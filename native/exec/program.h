@@ -19,12 +19,23 @@ namespace grainline {
 class RunState;
 
 inline constexpr int64_t kProgramMagic = 0x4E4C5247;
-inline constexpr int64_t kProgramFormat = 1;
+inline constexpr int64_t kProgramFormat = 2;
 
 // Values: constants first, then one per instruction, sorted by group.
 enum class Operation : int64_t { dim, add, sub, mul, floordiv, mod, min, max };
 enum class CheckKind : int64_t { equal, not_negative, at_most };
-enum class SlotKind : int64_t { input, weight, memory, output, workspace, tiling, object };
+enum class SlotKind : int64_t {
+  input,
+  weight,
+  memory,
+  output,
+  workspace,
+  tiling,
+  object,
+  sizes,
+  blocks
+};
+enum class Worker : int64_t { normal, memory, launch };
 
 struct Instruction {
   int64_t op, a, b;
@@ -68,6 +79,10 @@ struct CopyRow {
 struct NodeRow {
   int64_t kernel, a, b, c, d, node_id, kernel_name, compute_node;
 };
+// Which Worker runs a node, in general and when there are exactly three.
+struct WorkerRow {
+  int64_t worker, worker_of_three;
+};
 
 // A record of the execution array. Returns true when the node failed (the Run holds the Status).
 struct Node;
@@ -78,7 +93,10 @@ struct Node {
 };
 
 // Invariants, checked by create(): every index lies inside its table; fn != nullptr; variants of a
-// launch are at least one; groups cover the instructions in order.
+// launch are at least one; groups cover the instructions in order. With N = nodes.size():
+// node_workers.size() == N; both offsets have N + 1 rows, start at 0, never fall, and end at
+// watchers.size() and relation_launches.size(); their entries are below N, watchers behind the node
+// they wait for.
 struct Program {
   std::vector<int64_t> constants;
   std::vector<Instruction> instructions;
@@ -97,7 +115,12 @@ struct Program {
   std::vector<HostCallRow> host_calls;
   std::vector<int64_t> slot_lists;
   std::vector<CopyRow> copies;
-  std::vector<NodeRow> node_rows;
+  std::vector<NodeRow> node_rows;  // in static order; a row's number is its execution id
+  std::vector<WorkerRow> node_workers;
+  std::vector<int64_t> watcher_offsets;
+  std::vector<int64_t> watchers;  // execution ids, one entry per edge
+  std::vector<int64_t> relation_offsets;
+  std::vector<int64_t> relation_launches;  // execution ids of the launches that a Free belongs to
 
   std::vector<std::string> strings;
   std::vector<TileKernel> tile_kernels;  // by key number

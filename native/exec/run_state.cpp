@@ -73,12 +73,17 @@ bool RunState::allocate(int32_t slot, int64_t size_bytes) {
 }
 
 void RunState::free(int32_t slot) {
+  if (slots[static_cast<size_t>(slot)].block == nullptr) return;
+  free_holding_address(slot);
+  slots[static_cast<size_t>(slot)].data = nullptr;
+}
+
+void RunState::free_holding_address(int32_t slot) {
   SlotState& state = slots[static_cast<size_t>(slot)];
   if (state.block == nullptr) return;
   live_bytes_ -= state.block->capacity_bytes;
   allocator.free(state.block);
   state.block = nullptr;
-  state.data = nullptr;
 }
 
 void RunState::release_object(int32_t slot) {

@@ -18,8 +18,9 @@
 
 namespace grainline {
 
-// Invariants: block != nullptr => data == block->data. object is opaque, owned by the slot when the
-// slot is of kind object, borrowed from the caller when it is an input.
+// Invariants: block != nullptr => data == block->data; block == nullptr and data != nullptr: a
+// borrowed address, or one that was kept when its block was freed. object is opaque, owned by the
+// slot when the slot is of kind object, borrowed from the caller when it is an input.
 struct SlotState {
   std::byte* data = nullptr;
   MemoryBlock* block = nullptr;
@@ -62,6 +63,8 @@ class RunState {
   // Records a block of the allocator and the peak of this run.
   bool allocate(int32_t slot, int64_t size_bytes);
   void free(int32_t slot);
+  // The block goes back, the raw address stays until the slot is filled again.
+  void free_holding_address(int32_t slot);
   void release_object(int32_t slot);
 
   // Frees whatever a failed run left behind, results included.

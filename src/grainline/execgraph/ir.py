@@ -1,14 +1,17 @@
 """The execution graph: WHEN each host kernel runs and WHERE its memory lies.
 
 An `ExecuteGraph` has three containers of `ExecuteNode`s: `init` (once at load), `main` (every run) and `deinit` (once
-at unload). A node runs one *kernel* (a registered host function, `KERNELS`) over value *slots*. Order comes only from
+at unload). A node runs one *kernel* (a host function of `registry.py`) over value *slots*. Order comes only from
 edges: a data edge from the producer of a slot to every node that lists the slot in `inputs`, and control edges
 (`controls`). The position of a node in its container says nothing; `order.py` derives the execution order.
+
+A node belongs to an *owner graph* (`owner`): 0 is the container itself, another number one of its sub-graphs.
+`relations` say which launches a Free without an edge from them belongs to.
 
 Extents (`int | Expr`) stand for every shape, byte size, offset and launch word. Symbols are bound by the shapes of the
 graph inputs (InferShape group 0) or by the shapes that a HostCall returned (InferShape group > 0, *run-time symbols*).
 
-Kernels, with inputs -> outputs and attributes:
+The kernels that lowering emits, with inputs -> outputs and attributes:
 * `LoadWeight` () -> weight slot; weight (index). Init.
 * `ReleaseWeight` weight slot -> (); guarder. DeInit.
 * `InferShape` slots -> (); group, shapes (one per input slot, None = unchecked). Group 0 reads every graph input.
@@ -30,55 +33,20 @@ resource order it last.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from grainline.base.dims import Expr
 from grainline.base.dtypes import DType
+from grainline.execgraph.registry import KERNELS
 
 Extent = int | Expr
 Shape = tuple[Extent, ...]
 
-#: What a slot holds: a fed array, a weight of the process-wide store, a block of the run's allocator, the memory of a
-#: returned array, scratch of one launch, a tiling decision, or a host result (an array or any Python object).
-SLOT_KINDS = ("input", "weight", "memory", "output", "workspace", "tiling", "object")
-
 RELEASE_INDEX = "ReleaseResourceIndex"
-
-
-@dataclass(frozen=True, slots=True)
-class KernelType:
-    """A registered kernel. `section` is its critical-section key: "memory", "launch" or "" (none)."""
-
-    name: str
-    container: str
-    section: str = ""
-    is_guarder: bool = False
-
-
-KERNELS: Mapping[str, KernelType] = MappingProxyType(
-    {
-        kernel.name: kernel
-        for kernel in (
-            KernelType("LoadWeight", "init", "memory"),
-            KernelType("ReleaseWeight", "deinit", "memory", is_guarder=True),
-            KernelType("InferShape", "main"),
-            KernelType("AllocMemory", "main", "memory"),
-            KernelType("AllocModelOutput", "main", "memory"),
-            KernelType("Tiling", "main"),
-            KernelType("AllocWorkspace", "main", "memory"),
-            KernelType("Launch", "main", "launch"),
-            KernelType("HostCall", "main"),
-            KernelType("ExtentsTensor", "main"),
-            KernelType("CopyMemory", "main", "launch"),
-            KernelType("FreeMemory", "main", "memory", is_guarder=True),
-        )
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +162,8 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class ExecuteNode:
-    """One application of a kernel. `compute_node` is the operator's name, for messages and profiles."""
+    """One application of a kernel. `compute_node` is the operator's name, for messages and profiles; `owner` the
+    sub-graph that the node belongs to (0: none)."""
 
     id: int
     kernel: str
@@ -203,6 +172,7 @@ class ExecuteNode:
     controls: tuple[int, ...] = ()
     attributes: Mapping[str, Any] = field(default_factory=dict)
     compute_node: str = ""
+    owner: int = 0
 
     @property
     def section(self) -> str:
@@ -216,6 +186,44 @@ class ExecuteNode:
     def released_slot(self) -> int:
         """The slot whose resource this guarder releases."""
         return self.inputs[self.attributes[RELEASE_INDEX]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Relations:
+    """Pairs (Free, Launch) as two columns of node ids, in ascending order and without duplicates.
+
+    A Free whose edge from a launch was removed keeps the pair: memory may leave the process's pools only when every
+    launch of a Free that has run was submitted.
+    """
+
+    free_ids: np.ndarray[Any, np.dtype[np.int64]]
+    launch_ids: np.ndarray[Any, np.dtype[np.int64]]
+
+    @staticmethod
+    def of(free_ids: Any, launch_ids: Any) -> Relations:
+        """The relations of two equally long columns of node ids (below 2**31) in any order."""
+        keys = np.unique(np.asarray(free_ids, np.int64) << 32 | np.asarray(launch_ids, np.int64))
+        return Relations(keys >> 32, keys & 0xFFFFFFFF)
+
+    def merged(self, pairs: Iterable[tuple[int, int]]) -> Relations:
+        """These relations and more; what is known already is not repeated."""
+        more = np.array(sorted(pairs), np.int64).reshape(-1, 2)
+        return Relations.of(np.append(self.free_ids, more[:, 0]), np.append(self.launch_ids, more[:, 1]))
+
+    def pairs(self) -> list[tuple[int, int]]:
+        return list(zip(self.free_ids.tolist(), self.launch_ids.tolist(), strict=True))
+
+    def __len__(self) -> int:
+        return len(self.free_ids)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Relations) and self.pairs() == other.pairs()
+
+    def __hash__(self) -> int:
+        return hash((self.free_ids.tobytes(), self.launch_ids.tobytes()))
+
+
+NO_RELATIONS = Relations.of((), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +241,7 @@ class ExecuteGraph:
     host_ops: tuple[HostOp, ...] = ()
     guards: tuple[Guard, ...] = ()
     limits: tuple[Limit, ...] = ()
+    relations: Relations = NO_RELATIONS
 
     def launches(self) -> tuple[ExecuteNode, ...]:
         return tuple(node for node in self.main if node.kernel == "Launch")

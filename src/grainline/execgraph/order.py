@@ -1,9 +1,11 @@
 """Derives the execution order of a container from its edges.
 
-Priorities (smaller = earlier). An *anchor* is a node that does work (everything but allocations, tilings and guarders);
-its priority is its id, so anchors keep the order in which lowering created them unless an edge says otherwise. Every
-other node is needed first by some anchor and stands right before it; a guarder stands right behind the last node it
-depends on. The order is a topological sort that always takes the ready node with the smallest priority.
+Priorities (smaller = earlier). An *anchor* is a node that submits work or stands for itself (launches, copies, host
+calls); its priority is its id, so anchors keep the order in which lowering created them unless an edge says otherwise.
+Every other node is needed first by some anchor and stands right before it; a guarder stands right behind the last node
+it depends on. The order is a topological sort that always takes the ready node with the smallest priority.
+
+The order is *static*: each worker of an executor runs its nodes in it, which is what the proofs of `gate.py` rest on.
 """
 
 from __future__ import annotations
@@ -12,8 +14,8 @@ import heapq
 from collections.abc import Iterable
 
 from grainline.execgraph.ir import ExecuteNode
+from grainline.execgraph.registry import KERNELS, LAUNCH, Traits
 
-_PREPARING = frozenset(("AllocMemory", "AllocModelOutput", "AllocWorkspace", "Tiling"))
 _BEFORE, _ANCHOR, _BEHIND = 0, 1, 2
 _NEVER = 1 << 62
 
@@ -57,7 +59,10 @@ def _priorities(by_id: dict[int, ExecuteNode], before: dict[int, tuple[int, ...]
 
 
 def _is_anchor(node: ExecuteNode) -> bool:
-    return node.kernel not in _PREPARING and not node.is_guarder
+    kernel = KERNELS.get(node.kernel)
+    return kernel is not None and (
+        kernel.section == LAUNCH or bool(kernel.traits & (Traits.LAUNCH | Traits.FREE_STANDING))
+    )
 
 
 def _sort(

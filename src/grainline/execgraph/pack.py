@@ -6,6 +6,9 @@ rows; a table of strings; and the kernel keys whose addresses the native side ne
 
 Tilings are not nodes of the Program: their extents are known once their InferShape group is, so that node runs them,
 and only when the shapes changed.
+
+The rows of `nodes` stand in the static order (`order.py`); a worker runs its own nodes in that order. An *execution
+id* is the number of a row. Edges and relations are columns over execution ids (`schedule.py`).
 """
 
 from __future__ import annotations
@@ -15,14 +18,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from grainline.base import dims
-from grainline.execgraph.ir import SLOT_KINDS, ExecuteGraph, ExecuteNode, Shape, Slot
+from grainline.execgraph.ir import ExecuteGraph, ExecuteNode, Shape, Slot
 from grainline.execgraph.order import execution_order
+from grainline.execgraph.registry import SLOT_KINDS
+from grainline.execgraph.schedule import build_schedule
 from grainline.execgraph.values import ValueTable
 
-MAGIC, FORMAT = 0x4E4C5247, 1
+MAGIC, FORMAT = 0x4E4C5247, 2
 
 #: table -> numbers per row, in the order of the blob
 TABLES = {
@@ -44,6 +47,11 @@ TABLES = {
     "slot_lists": 1,  # slot or -1
     "copies": 5,  # source, its offset, target, its offset, size
     "nodes": 8,  # kernel, a, b, c, d, node id, kernel name, compute node
+    "node_workers": 2,  # number in registry.WORKERS of the worker; of the worker when there are exactly three
+    "watcher_offsets": 1,  # per node and the end: its first entry in watchers
+    "watchers": 1,  # execution id of a node that waits for this one, one entry per edge
+    "relation_offsets": 1,  # per node and the end: its first entry in relation_launches
+    "relation_launches": 1,  # execution id of a launch that a Free without an edge belongs to
 }
 
 #: kernel -> number in the blob; equals enum Kernel of native/exec/program.h
@@ -57,6 +65,7 @@ KERNEL_NUMBERS = {
     "ExtentsTensor": 6,
     "CopyMemory": 7,
     "FreeMemory": 8,
+    "FreeMemoryHoldAddr": 9,
 }
 
 
@@ -112,9 +121,10 @@ class _Packer:
         for node in self.order:
             if node.kernel == "Launch":
                 self._launch(node)
-        for node in self.order:
-            if node.kernel != "Tiling":
-                self._node(node)
+        nodes = [node for node in self.order if node.kernel != "Tiling"]
+        for node in nodes:
+            self._node(node)
+        self.schedule = build_schedule(self.graph, nodes)
         for slot in self.graph.slots:
             self._slot(slot)
         return self._finish(ranges)
@@ -321,10 +331,15 @@ class _Packer:
     def _blob(self) -> bytes:
         numbers = array("q", (MAGIC, FORMAT))
         for name in TABLES:
+            if name in self.schedule.COLUMNS:
+                column = getattr(self.schedule, name)
+                numbers.append(len(column))
+                numbers.frombytes(column.tobytes())
+                continue
             numbers.append(len(self.rows[name]))
             for row in self.rows[name]:
                 numbers.extend(row)
-        return np.asarray(numbers, dtype=np.int64).tobytes()
+        return numbers.tobytes()
 
 
 #: (kernel number, operand position) of operands that are values
@@ -349,4 +364,5 @@ _OPERANDS: dict[str, Callable[[Any, ExecuteNode], tuple[int, ...]]] = {
     "ExtentsTensor": _Packer._extents_tensor,
     "CopyMemory": _Packer._copy_memory,
     "FreeMemory": _Packer._free_memory,
+    "FreeMemoryHoldAddr": _Packer._free_memory,
 }

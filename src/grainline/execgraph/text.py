@@ -19,7 +19,18 @@ from typing import Any
 from grainline.base import dims
 from grainline.base.dims import Expr
 from grainline.base.dtypes import BY_NAME, DType
-from grainline.execgraph.ir import ExecuteGraph, ExecuteNode, HostOp, Input, Output, Slot, Variant, View, Weight
+from grainline.execgraph.ir import (
+    NO_RELATIONS,
+    ExecuteGraph,
+    ExecuteNode,
+    HostOp,
+    Input,
+    Output,
+    Slot,
+    Variant,
+    View,
+    Weight,
+)
 
 _CONTAINERS = ("init", "main", "deinit")
 
@@ -33,6 +44,7 @@ def print_graph(graph: ExecuteGraph) -> str:
     lines += [_line("host_op", h.name) for h in graph.host_ops]
     for container in _CONTAINERS:
         lines += [_node(container, node) for node in getattr(graph, container)]
+    lines += [_line("relation", free, launch) for free, launch in graph.relations.pairs()]
     return "\n".join(lines) + "\n"
 
 
@@ -54,7 +66,10 @@ def parse(text: str) -> ExecuteGraph:
     name = parts["graph"][0] if parts["graph"] else ""
     containers = {container: parts[container] for container in _CONTAINERS}
     tables = {"weights": parts["weight"], "host_ops": parts["host_op"]}
-    return ExecuteGraph(name, parts["input"], parts["output"], parts["slot"], **containers, **tables)
+    relations = NO_RELATIONS.merged(parts["relation"])
+    return ExecuteGraph(
+        name, parts["input"], parts["output"], parts["slot"], **containers, **tables, relations=relations
+    )
 
 
 _BUILDERS: dict[str, Callable[..., Any]] = {
@@ -64,6 +79,7 @@ _BUILDERS: dict[str, Callable[..., Any]] = {
     "weight": Weight,
     "host_op": HostOp,
     **dict.fromkeys(_CONTAINERS, ExecuteNode),
+    "relation": lambda free, launch: (free, launch),
 }
 
 
@@ -84,6 +100,7 @@ def _node(container: str, node: ExecuteNode) -> str:
         node.controls,
         node.attributes,
         node.compute_node,
+        *([node.owner] if node.owner else []),
     )
 
 

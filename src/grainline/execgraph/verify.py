@@ -5,25 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from grainline.base import dims
-from grainline.execgraph.ir import KERNELS, RELEASE_INDEX, SLOT_KINDS, ExecuteGraph, ExecuteNode, Extent
+from grainline.execgraph.ir import RELEASE_INDEX, ExecuteGraph, ExecuteNode, Extent
 from grainline.execgraph.order import execution_order, predecessors
-
-#: kernel -> (kinds of its inputs, kinds of its outputs); None = any number of any tensor-like kind
-_TENSORS = ("input", "weight", "memory", "output", "object")
-_SIGNATURES: dict[str, tuple[tuple[tuple[str, ...], ...] | None, tuple[str, ...] | None]] = {
-    "LoadWeight": ((), ("weight",)),
-    "ReleaseWeight": ((("weight",),), ()),
-    "InferShape": (None, ()),
-    "AllocMemory": ((), ("memory",)),
-    "AllocModelOutput": ((), ("output",)),
-    "Tiling": ((), ("tiling",)),
-    "AllocWorkspace": ((("tiling",),), ("workspace",)),
-    "Launch": (None, ()),
-    "HostCall": (None, None),
-    "ExtentsTensor": ((("memory", "output"),), ()),
-    "CopyMemory": ((_TENSORS, ("memory", "output")), ()),
-    "FreeMemory": ((("memory", "workspace", "object"),), ()),
-}
+from grainline.execgraph.registry import KERNELS, SLOT_KINDS, KernelType, Kinds
 
 
 def verify(graph: ExecuteGraph) -> list[str]:
@@ -59,7 +43,7 @@ def _ids(graph: ExecuteGraph) -> Iterator[str]:
         for node in container:
             if node.kernel not in KERNELS:
                 yield f"node {node.id} runs the unknown kernel {node.kernel!r}"
-            elif KERNELS[node.kernel].container != name:
+            elif name not in KERNELS[node.kernel].containers:
                 yield f"node {node.id} ({node.kernel}) does not belong into {name}"
 
 
@@ -70,15 +54,24 @@ def _signatures(graph: ExecuteGraph) -> Iterator[str]:
         if unknown:
             yield f"node {node.id} ({node.kernel}) uses the unknown slots {unknown}"
             continue
-        inputs, outputs = _SIGNATURES.get(node.kernel, (None, None))
+        kernel = KERNELS.get(node.kernel)
+        if kernel is None:
+            continue  # `_ids` reports it
         found_in = tuple(graph.slots[slot].kind for slot in node.inputs)
         found_out = tuple(graph.slots[slot].kind for slot in node.outputs)
-        if outputs is not None and found_out != outputs:
-            yield f"node {node.id} ({node.kernel}) produces {found_out}, expected {outputs}"
-        if inputs is None:
-            continue
-        if len(inputs) != len(found_in) or any(kind not in kinds for kind, kinds in zip(found_in, inputs)):
-            yield f"node {node.id} ({node.kernel}) reads {found_in}, expected {inputs}"
+        if kernel.outputs is not None and found_out != kernel.outputs:
+            yield f"node {node.id} ({node.kernel}) produces {found_out}, expected {kernel.outputs}"
+        if not _accepts(kernel, found_in):
+            yield f"node {node.id} ({node.kernel}) reads {found_in}, expected {kernel.inputs}"
+
+
+def _accepts(kernel: KernelType, found: Kinds) -> bool:
+    expected = kernel.inputs
+    if expected is None:
+        return True
+    if kernel.repeats and expected:
+        expected = (*expected, *[expected[-1]] * (len(found) - len(expected)))
+    return len(expected) == len(found) and all(kind in kinds for kind, kinds in zip(found, expected))
 
 
 def _producers(graph: ExecuteGraph) -> Iterator[str]:
