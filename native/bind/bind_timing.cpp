@@ -1,0 +1,152 @@
+// Clocks around tile kernels for the measuring suites: the bare entry, and dispatches through the
+// pool from a hot or a parked start. Every function returns the nanoseconds of a whole batch.
+
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+
+#include "base/relax.h"
+#include "bind/bindings.h"
+#include "memory/host_memory.h"
+#include "memory/output_pool.h"
+#include "threads/clock.h"
+#include "threads/pool.h"
+
+namespace nb = nanobind;
+
+namespace grainline {
+namespace {
+
+constexpr int64_t kParkingLimitNs = 5'000'000;  // a thread that is not asleep by then will not be
+
+struct AlignedRelease {
+  void operator()(std::byte* memory) const { OutputPool::process().release(memory); }
+};
+
+// Private memory for every home; cache lines are not shared between homes.
+class Scratch {
+ public:
+  Scratch(size_t bytes_per_home, int homes)
+      : stride_((bytes_per_home + kMemoryAlignment - 1) / kMemoryAlignment * kMemoryAlignment),
+        memory_(
+            OutputPool::process().acquire(stride_ * static_cast<size_t>(homes < 1 ? 1 : homes))) {}
+  std::byte* data() const { return memory_.get(); }
+  size_t stride() const { return stride_; }
+
+ private:
+  size_t stride_;
+  std::unique_ptr<std::byte, AlignedRelease> memory_;
+};
+
+// A kernel that takes `slowdown` times as long on every thread but the one that submits. Its
+// arguments stand behind one pointer-sized word, as the ABI wants it.
+struct Throttle {
+  TileKernel kernel;
+  const uint64_t* args;
+  double slowdown;
+  uint64_t submitter;
+};
+
+uint64_t this_thread() {
+  static thread_local char mark;
+  return reinterpret_cast<uintptr_t>(&mark);
+}
+
+int32_t run_throttled(const uint64_t* args, int64_t begin, int64_t end, void* scratch) {
+  const auto& throttle = *reinterpret_cast<const Throttle*>(args[0]);
+  const int64_t start = now_ns();
+  const int32_t fault = throttle.kernel(throttle.args, begin, end, scratch);
+  if (this_thread() == throttle.submitter) return fault;
+  const auto extra =
+      static_cast<int64_t>(static_cast<double>(now_ns() - start) * (throttle.slowdown - 1.0));
+  const int64_t until = now_ns() + extra;
+  while (now_ns() < until) cpu_relax();
+  return fault;
+}
+
+int64_t time_hot(const Dispatch& dispatch, int repeat, int32_t& fault) {
+  const RunScope scope;
+  fault |= Pool::process().dispatch(dispatch);  // wakes the threads, unmeasured
+  const int64_t begin = now_ns();
+  for (int i = 0; i < repeat; ++i) fault |= Pool::process().dispatch(dispatch);
+  return now_ns() - begin;
+}
+
+void await_parked_pool() {
+  const int64_t until = now_ns() + kParkingLimitNs;
+  while (Pool::process().workers_hot() && now_ns() < until) cpu_relax();
+}
+
+// One run per dispatch, each begun when the pool sleeps; the waiting is not counted.
+int64_t time_parked(const Dispatch& dispatch, int repeat, int32_t& fault) {
+  int64_t elapsed = 0;
+  for (int i = 0; i < repeat; ++i) {
+    await_parked_pool();
+    const int64_t begin = now_ns();
+    {
+      const RunScope scope;
+      fault |= Pool::process().dispatch(dispatch);
+    }
+    elapsed += now_ns() - begin;
+  }
+  return elapsed;
+}
+
+int64_t time_dispatches(uint64_t address, const std::vector<uint64_t>& args, int64_t blocks,
+                        int64_t grain, int homes, size_t scratch_bytes, int repeat, bool is_parked,
+                        double worker_slowdown) {
+  const Scratch scratch(scratch_bytes, homes);
+  const auto kernel = reinterpret_cast<TileKernel>(address);
+  const Throttle throttle{kernel, args.data(), worker_slowdown, this_thread()};
+  const uint64_t throttled_args[] = {reinterpret_cast<uintptr_t>(&throttle)};
+  const bool is_throttled = worker_slowdown > 1.0;
+  const Dispatch dispatch{is_throttled ? run_throttled : kernel,
+                          is_throttled ? throttled_args : args.data(),
+                          blocks,
+                          grain,
+                          homes,
+                          scratch.data(),
+                          scratch.stride()};
+  int32_t fault = 0;
+  int64_t elapsed = 0;
+  {
+    const nb::gil_scoped_release unlocked;
+    elapsed = is_parked ? time_parked(dispatch, repeat, fault) : time_hot(dispatch, repeat, fault);
+  }
+  throw_unless_ok(status_of_fault(fault));
+  return elapsed;
+}
+
+int64_t time_entry(uint64_t address, const std::vector<uint64_t>& args, int64_t blocks,
+                   size_t scratch_bytes, int repeat) {
+  const Scratch scratch(scratch_bytes, 1);
+  const auto kernel = reinterpret_cast<TileKernel>(address);
+  int32_t fault = 0;
+  int64_t elapsed = 0;
+  {
+    const nb::gil_scoped_release unlocked;
+    const DefaultFloatScope float_scope;
+    const int64_t begin = now_ns();
+    for (int i = 0; i < repeat; ++i) fault |= kernel(args.data(), 0, blocks, scratch.data());
+    elapsed = now_ns() - begin;
+  }
+  throw_unless_ok(status_of_fault(fault));
+  return elapsed;
+}
+
+}  // namespace
+
+void bind_timing(nb::module_& module) {
+  using nb::arg;
+  module.def("time_entry", time_entry, arg("address"), arg("args"), arg("blocks"),
+             arg("scratch_bytes") = 0, arg("repeat") = 1,
+             "Calls a tile kernel `repeat` times for all blocks; returns the ns of all calls.");
+  module.def("time_dispatches", time_dispatches, arg("address"), arg("args"), arg("blocks"),
+             arg("grain") = 0, arg("homes") = 1, arg("scratch_bytes") = 0, arg("repeat") = 1,
+             arg("is_parked") = false, arg("worker_slowdown") = 1.0,
+             "Dispatches a tile kernel `repeat` times, hot inside one run or each in a run of its "
+             "own begun with a sleeping pool; returns the ns of all dispatches. A slowdown above 1 "
+             "makes every pool thread take that many times as long.");
+}
+
+}  // namespace grainline

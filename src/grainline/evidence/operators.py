@@ -1,0 +1,216 @@
+"""The operators that the suites measure: source, inputs and FP64 meaning, fixed so that records stay comparable.
+
+A row operator has one program per row over a tile (1, n); it takes three inputs x, u, v and gives y, all FP32. Inputs
+follow from the flat index i alone. Sines are rounded from double precision, so that no library decides a bit of them.
+`oracle` computes in FP64 from the FP32 inputs with the FP32-rounded constants, and shares no code with the kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from grainline.base.dtypes import F32
+from grainline.base.errors import OptionError
+from grainline.tile.build import ProgramBuilder, Value, affine
+from grainline.tile.ir import Axis, TileProgram
+
+Array = np.ndarray
+Shape = tuple[int, ...]
+
+EPSILON = 1e-5
+GELU_SCALE = 0.7978845608
+GELU_CUBIC = 0.044715
+MASKED = -1e30
+ATOL = 5e-5
+RTOL = 5e-5
+
+
+@dataclass(frozen=True)
+class Operator:
+    """`program(*dims)`; `input_shapes(*dims)` of x, u, v; `oracle(x, u, v)` in FP64, shaped like the output."""
+
+    name: str
+    program: Callable[..., TileProgram]
+    input_shapes: Callable[..., tuple[Shape, Shape, Shape]]
+    oracle: Callable[[Array, Array, Array], Array]
+
+    def output_shape(self, dims: Shape) -> Shape:
+        return dims
+
+    def inputs(self, dims: Shape) -> dict[str, Array]:
+        """x, u and v as f32 arrays, the same bits on every machine."""
+        shapes = self.input_shapes(*dims)
+        waves = (_wave_x, _rope_cos if self.name == "rope" else _wave_u, _wave_v)
+        return {name: wave(shape) for name, wave, shape in zip("xuv", waves, shapes, strict=True)}
+
+
+def _angles(shape: Shape, step: float) -> Array:
+    """step * i as f32 products, widened."""
+    index = np.arange(int(np.prod(shape))).astype(np.float32)
+    return np.asarray(np.float32(step) * index, np.float64).reshape(shape)
+
+
+def _wave_x(shape: Shape) -> Array:
+    return np.float32(1.7) * np.sin(_angles(shape, 0.173)).astype(np.float32)
+
+
+def _wave_u(shape: Shape) -> Array:
+    return np.float32(1) + np.float32(0.2) * np.cos(_angles(shape, 0.113)).astype(np.float32)
+
+
+def _rope_cos(shape: Shape) -> Array:
+    return np.cos(_angles(shape, 0.013)).astype(np.float32)
+
+
+def _wave_v(shape: Shape) -> Array:
+    return np.sin(_angles(shape, 0.013)).astype(np.float32)
+
+
+class _Rows:
+    """The views and axes that the row operators share."""
+
+    def __init__(self, name: str, rows: int, n: int, u: Shape, v: Shape, tile: int | None = None) -> None:
+        self.p = ProgramBuilder(name)
+        self.r: Axis = self.p.root("rows", rows)
+        self.a: Axis = self.p.axis("n", n if tile is None else tile)
+        self.x, self.u, self.v = (self.p.view(k, F32, s) for k, s in (("x", (rows, n)), ("u", u), ("v", v)))
+        self.y = self.p.view("y", F32, (rows, n), access="write")
+
+    def load_x(self) -> Value:
+        return self.p.load(self.x, (self.r, self.a))
+
+    def finish(self, result: Value) -> TileProgram:
+        self.p.store(self.y, (self.r, self.a), result)
+        return self.p.finish()
+
+
+def _row_vectors(rows: int, n: int) -> tuple[Shape, Shape, Shape]:
+    return (rows, n), (1, n), (1, n)
+
+
+def _matrices(rows: int, n: int) -> tuple[Shape, Shape, Shape]:
+    return (rows, n), (rows, n), (rows, n)
+
+
+def _half_tables(rows: int, n: int) -> tuple[Shape, Shape, Shape]:
+    return (rows, n), (rows, n // 2), (rows, n // 2)
+
+
+def rms_norm(rows: int, n: int) -> TileProgram:
+    """x / sqrt(sum(x*x) / n + epsilon) * u."""
+    k = _Rows("rms_norm", rows, n, (1, n), (1, n))
+    x = k.load_x()
+    scale = k.p.sqrt(k.p.sum(x * x, k.a) / float(n) + EPSILON)
+    return k.finish(x / scale * k.p.load(k.u, (0, k.a)))
+
+
+def layer_norm(rows: int, n: int) -> TileProgram:
+    """c = x - sum(x) / n; c / sqrt(sum(c*c) / n + epsilon) * u + v."""
+    k = _Rows("layer_norm", rows, n, (1, n), (1, n))
+    x = k.load_x()
+    c = x - k.p.sum(x, k.a) / float(n)
+    scale = k.p.sqrt(k.p.sum(c * c, k.a) / float(n) + EPSILON)
+    return k.finish(c / scale * k.p.load(k.u, (0, k.a)) + k.p.load(k.v, (0, k.a)))
+
+
+def rope(rows: int, n: int) -> TileProgram:
+    """Split halves l, r of a row: l*u - r*v and l*v + r*u. n is even."""
+    half = n // 2
+    k = _Rows("rope", rows, n, (rows, half), (rows, half), tile=half)
+    right = affine((k.a, 1), offset=half)
+    low, high = k.load_x(), k.p.load(k.x, (k.r, right))
+    cos, sin = k.p.load(k.u, (k.r, k.a)), k.p.load(k.v, (k.r, k.a))
+    k.p.store(k.y, (k.r, right), low * sin + high * cos)
+    return k.finish(low * cos - high * sin)
+
+
+def masked_softmax(rows: int, n: int) -> TileProgram:
+    """Softmax of the columns at or left of row mod n, zero elsewhere."""
+    k = _Rows("masked_softmax", rows, n, (1, n), (1, n))
+    valid = k.p.coord(k.a) <= k.p.mod(k.p.coord(k.r), k.p.extent(n))
+    s = k.p.select(valid, k.load_x(), k.p.const(MASKED))
+    e = k.p.select(valid, k.p.exp(s - k.p.max(s, k.a)), k.p.const(0.0))
+    return k.finish(e / k.p.sum(e, k.a))
+
+
+def swiglu(rows: int, n: int) -> TileProgram:
+    """x / (1 + exp(-x)) * u."""
+    k = _Rows("swiglu", rows, n, (rows, n), (rows, n))
+    x = k.load_x()
+    return k.finish(x / (k.p.exp(-x) + 1.0) * k.p.load(k.u, (k.r, k.a)))
+
+
+def gelu_residual(rows: int, n: int) -> TileProgram:
+    """0.5 * x * (1 + tanh(scale * (x + cubic * x*x*x))) + u."""
+    k = _Rows("gelu_residual", rows, n, (rows, n), (rows, n))
+    x = k.load_x()
+    inner = (x + x * x * x * GELU_CUBIC) * GELU_SCALE
+    return k.finish(x * 0.5 * (k.p.tanh(inner) + 1.0) + k.p.load(k.u, (k.r, k.a)))
+
+
+def _wide(value: float) -> np.float64:
+    """An FP32-rounded constant in double precision."""
+    return np.float64(np.float32(value))
+
+
+def _rms_norm_oracle(x: Array, u: Array, v: Array) -> Array:
+    x = x.astype(np.float64)
+    return x / np.sqrt((x * x).sum(axis=1, keepdims=True) / x.shape[1] + _wide(EPSILON)) * u
+
+
+def _layer_norm_oracle(x: Array, u: Array, v: Array) -> Array:
+    x = x.astype(np.float64)
+    c = x - x.sum(axis=1, keepdims=True) / x.shape[1]
+    return c / np.sqrt((c * c).sum(axis=1, keepdims=True) / x.shape[1] + _wide(EPSILON)) * u + v
+
+
+def _rope_oracle(x: Array, u: Array, v: Array) -> Array:
+    low, high = np.split(x.astype(np.float64), 2, axis=1)
+    return np.concatenate([low * u - high * v, low * v + high * u], axis=1)
+
+
+def _masked_softmax_oracle(x: Array, u: Array, v: Array) -> Array:
+    rows, n = x.shape
+    valid = np.arange(n)[None, :] <= (np.arange(rows) % n)[:, None]
+    s = np.where(valid, x.astype(np.float64), -np.inf)
+    e = np.exp(s - s.max(axis=1, keepdims=True))
+    return e / e.sum(axis=1, keepdims=True)
+
+
+def _swiglu_oracle(x: Array, u: Array, v: Array) -> Array:
+    x = x.astype(np.float64)
+    return x / (1 + np.exp(-x)) * u
+
+
+def _gelu_residual_oracle(x: Array, u: Array, v: Array) -> Array:
+    x = x.astype(np.float64)
+    return 0.5 * x * (1 + np.tanh(_wide(GELU_SCALE) * (x + _wide(GELU_CUBIC) * x * x * x))) + u
+
+
+ROW_OPERATORS: tuple[Operator, ...] = (
+    Operator("rms_norm", rms_norm, _row_vectors, _rms_norm_oracle),
+    Operator("layer_norm", layer_norm, _row_vectors, _layer_norm_oracle),
+    Operator("masked_softmax", masked_softmax, _row_vectors, _masked_softmax_oracle),
+    Operator("swiglu", swiglu, _matrices, _swiglu_oracle),
+    Operator("gelu_residual", gelu_residual, _matrices, _gelu_residual_oracle),
+    Operator("rope", rope, _half_tables, _rope_oracle),
+)
+OPERATORS: Mapping[str, Operator] = {operator.name: operator for operator in ROW_OPERATORS}
+
+
+def find(name: str) -> Operator:
+    """The operator of that name; `OptionError` lists the names otherwise."""
+    if name not in OPERATORS:
+        raise OptionError("there is no such operator", expected=" or ".join(OPERATORS), found=repr(name))
+    return OPERATORS[name]
+
+
+def check_dims(operator: Operator, dims: Shape) -> None:
+    """`OptionError` when the extents do not fit the operator."""
+    if len(dims) != 2 or min(dims) < 1:
+        raise OptionError(f"{operator.name} takes two extents, rows and n, of at least 1", found=dims)
+    if operator.name == "rope" and dims[1] % 2:
+        raise OptionError("rope takes rows of even length", found=dims)
