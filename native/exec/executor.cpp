@@ -88,7 +88,7 @@ bool Executor::walk(RunState& state) {
     if (terminate.load(std::memory_order_relaxed)) [[unlikely]]
       return state.fail(StatusCode::cancelled, "the run was cancelled");
     if (node->fn(state, *node)) [[unlikely]] {
-      state.failed_node = static_cast<int>(node - begin);
+      state.blame(static_cast<size_t>(node - begin));
       return true;
     }
   }
@@ -103,7 +103,7 @@ bool Executor::walk_profiled(RunState& state) {
     const bool has_failed = program_->nodes[i].fn(state, program_->nodes[i]);
     state.times[i].end_ns = now_ns();
     if (has_failed) {
-      state.failed_node = static_cast<int>(i);
+      state.blame(i);
       return true;
     }
   }

@@ -61,10 +61,8 @@ bool launch(RunState& state, const Node& node) {
                   static_cast<uint64_t>(state.value(view.offset));
   }
   const int32_t fault = Pool::process().dispatch(dispatch);
-  if (fault != 0) [[unlikely]] {
-    state.status = status_of_fault(fault);
-    return true;
-  }
+  if (fault != 0) [[unlikely]]
+    return state.fail(status_of_fault(fault));
   return state.charge(state.costs_ps[index]);
 }
 
@@ -111,17 +109,20 @@ bool free_memory_hold_addr(RunState& state, const Node& node) {
   return false;
 }
 
+constexpr bool kMayPark = true;
+constexpr bool kHoldsAddress = true;
+
 constexpr KernelType kKernels[] = {
     {"InferShape", "", infer_shape},
-    {"AllocMemory", "memory", alloc_memory},
+    {"AllocMemory", "memory", alloc_memory, !kHoldsAddress, kMayPark},
     {"AllocModelOutput", "memory", alloc_model_output},
-    {"AllocWorkspace", "memory", alloc_workspace},
+    {"AllocWorkspace", "memory", alloc_workspace, !kHoldsAddress, kMayPark},
     {"Launch", "launch", launch},
     {"HostCall", "", host_call},
     {"ExtentsTensor", "launch", extents_tensor},
     {"CopyMemory", "launch", copy_memory},
     {"FreeMemory", "memory", free_memory},
-    {"FreeMemoryHoldAddr", "memory", free_memory_hold_addr},
+    {"FreeMemoryHoldAddr", "memory", free_memory_hold_addr, kHoldsAddress},
 };
 
 }  // namespace

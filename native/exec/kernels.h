@@ -9,11 +9,15 @@
 namespace grainline {
 
 // section: the critical-section key, "memory", "launch" or "" (none). Kernels of one section are
-// never run at the same time.
+// never run at the same time. holds_address: a Free that gives the block back and leaves the
+// address readable. may_park: it allocates device memory, so it may have to wait for launches (see
+// relations.h); called again later, it goes on where it could not.
 struct KernelType {
   std::string_view name;
   std::string_view section;
   KernelFn fn;
+  bool holds_address = false;
+  bool may_park = false;
 };
 
 // By kernel number; the numbers are those of execgraph/pack.py.

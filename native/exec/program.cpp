@@ -129,32 +129,6 @@ bool instructions_are_ordered(const Program& p) {
   return true;
 }
 
-bool is_worker(const WorkerRow& row) {
-  constexpr auto kWorkers = static_cast<size_t>(Worker::launch) + 1;
-  return is_index(row.worker, kWorkers) && is_index(row.worker_of_three, kWorkers);
-}
-
-// Rows of a CSR over n nodes whose entries are nodes.
-bool are_rows(const std::vector<int64_t>& offsets, const std::vector<int64_t>& entries, size_t n) {
-  return offsets.size() == n + 1 && offsets.front() == 0 && std::ranges::is_sorted(offsets) &&
-         offsets.back() == static_cast<int64_t>(entries.size()) &&
-         std::ranges::all_of(entries, [&](int64_t node) { return is_index(node, n); });
-}
-
-bool watchers_come_later(const Program& p) {
-  for (size_t node = 0; node + 1 < p.watcher_offsets.size(); ++node)
-    for (int64_t w = p.watcher_offsets[node]; w < p.watcher_offsets[node + 1]; ++w)
-      if (p.watchers[static_cast<size_t>(w)] <= static_cast<int64_t>(node)) return false;
-  return true;
-}
-
-bool is_scheduled(const Program& p) {
-  const size_t n = p.node_rows.size();
-  return p.node_workers.size() == n && std::ranges::all_of(p.node_workers, is_worker) &&
-         are_rows(p.watcher_offsets, p.watchers, n) && watchers_come_later(p) &&
-         are_rows(p.relation_offsets, p.relation_launches, n);
-}
-
 bool is_well_formed(const Program& p) {
   const Bounds bounds{p};
   return !p.groups.empty() && instructions_are_ordered(p) && bounds.all(p.groups) &&
@@ -162,7 +136,7 @@ bool is_well_formed(const Program& p) {
          bounds.all(p.inputs) && bounds.all(p.outputs) && bounds.all(p.launches) &&
          bounds.all(p.variants) && bounds.all(p.views) && bounds.all(p.host_calls) &&
          bounds.all(p.copies) && bounds.all(p.node_rows) && bounds.all_values(p.dim_values) &&
-         bounds.all_values(p.words) && is_scheduled(p);
+         bounds.all_values(p.words);
 }
 
 void resolve_nodes(Program* p) {
@@ -206,10 +180,10 @@ void read_tables(Reader& reader, Program* p) {
   reader.table(&p->copies);
   reader.table(&p->node_rows);
   reader.table(&p->node_workers);
-  reader.table(&p->watcher_offsets);
-  reader.table(&p->watchers);
-  reader.table(&p->relation_offsets);
-  reader.table(&p->relation_launches);
+  reader.table(&p->watchers.offsets);
+  reader.table(&p->watchers.ids);
+  reader.table(&p->relations.offsets);
+  reader.table(&p->relations.ids);
 }
 
 }  // namespace
@@ -234,6 +208,7 @@ Status Program::create(std::span<const int64_t> blob, std::vector<std::string> s
   }
   if (!reader.is_done() || !is_well_formed(*program))
     return Status(StatusCode::invalid_argument, "the packed program is malformed");
+  if (Status status = check_schedule(*program); !status.is_ok()) return status;
   resolve_nodes(program.get());
   place_arguments(program.get());
   *out = std::move(program);

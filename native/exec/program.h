@@ -13,6 +13,7 @@
 
 #include "base/kernel_abi.h"
 #include "base/status.h"
+#include "exec/schedule.h"
 
 namespace grainline {
 
@@ -35,7 +36,6 @@ enum class SlotKind : int64_t {
   sizes,
   blocks
 };
-enum class Worker : int64_t { normal, memory, launch };
 
 struct Instruction {
   int64_t op, a, b;
@@ -79,11 +79,6 @@ struct CopyRow {
 struct NodeRow {
   int64_t kernel, a, b, c, d, node_id, kernel_name, compute_node;
 };
-// Which Worker runs a node, in general and when there are exactly three.
-struct WorkerRow {
-  int64_t worker, worker_of_three;
-};
-
 // A record of the execution array. Returns true when the node failed (the Run holds the Status).
 struct Node;
 using KernelFn = bool (*)(RunState&, const Node&);
@@ -93,10 +88,8 @@ struct Node {
 };
 
 // Invariants, checked by create(): every index lies inside its table; fn != nullptr; variants of a
-// launch are at least one; groups cover the instructions in order. With N = nodes.size():
-// node_workers.size() == N; both offsets have N + 1 rows, start at 0, never fall, and end at
-// watchers.size() and relation_launches.size(); their entries are below N, watchers behind the node
-// they wait for.
+// launch are at least one; groups cover the instructions in order; watchers, workers and relations
+// are those of check_schedule.
 struct Program {
   std::vector<int64_t> constants;
   std::vector<Instruction> instructions;
@@ -116,11 +109,9 @@ struct Program {
   std::vector<int64_t> slot_lists;
   std::vector<CopyRow> copies;
   std::vector<NodeRow> node_rows;  // in static order; a row's number is its execution id
-  std::vector<WorkerRow> node_workers;
-  std::vector<int64_t> watcher_offsets;
-  std::vector<int64_t> watchers;  // execution ids, one entry per edge
-  std::vector<int64_t> relation_offsets;
-  std::vector<int64_t> relation_launches;  // execution ids of the launches that a Free belongs to
+  std::vector<NodeWorkers> node_workers;
+  IdRows watchers;   // row i: who waits for node i, one entry per edge
+  IdRows relations;  // row of a Free: the launches that it was released ahead of
 
   std::vector<std::string> strings;
   std::vector<TileKernel> tile_kernels;  // by key number

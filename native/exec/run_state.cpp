@@ -51,18 +51,27 @@ Status RunState::bind_input(size_t input, std::byte* data, void* object, int ran
   return {};
 }
 
-bool RunState::fail(StatusCode code, std::string message) {
-  status = Status(code, std::move(message));
+bool RunState::fail(Status failure) {
+  const std::lock_guard<std::mutex> held(failure_lock_);
+  if (!status.is_ok()) return true;
+  status = std::move(failure);
+  failed_thread_ = std::this_thread::get_id();
   return true;
+}
+
+void RunState::blame(size_t node) {
+  const std::lock_guard<std::mutex> held(failure_lock_);
+  if (failed_node < 0 && failed_thread_ == std::this_thread::get_id())
+    failed_node = static_cast<int>(node);
 }
 
 bool RunState::allocate(int32_t slot, int64_t size_bytes) {
   MemoryBlock* block = nullptr;
-  status = allocator.allocate(static_cast<size_t>(size_bytes), &block);
+  Status refusal = allocator.allocate(static_cast<size_t>(size_bytes), &block);
   if (block == nullptr) [[unlikely]] {
-    status.add_context("'" + program_->string(program_->slots[static_cast<size_t>(slot)].label) +
-                       "'");
-    return true;
+    refusal.add_context("'" + program_->string(program_->slots[static_cast<size_t>(slot)].label) +
+                        "'");
+    return fail(std::move(refusal));
   }
   SlotState& state = slots[static_cast<size_t>(slot)];
   state.data = block->data;

@@ -6,7 +6,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -58,7 +61,11 @@ class RunState {
 
   // Makes the extents of a group known; cheap while the shapes stay. Group 0 reads the inputs.
   bool infer_shape(size_t group);
-  bool fail(StatusCode code, std::string message);
+  // Ends the run with this status, unless another node failed before. Any thread. Always true.
+  bool fail(Status failure);
+  bool fail(StatusCode code, std::string message) { return fail(Status(code, std::move(message))); }
+  // After fail by the same thread: the node that it was. Ignored for all but the first failure.
+  void blame(size_t node);
 
   // Records a block of the allocator and the peak of this run.
   bool allocate(int32_t slot, int64_t size_bytes);
@@ -97,7 +104,7 @@ class RunState {
   // Nonzero ends the run. Set by any thread, read between nodes; relaxed: it carries no data.
   const std::atomic<int32_t>* terminate = nullptr;
   bool is_cancellable = false;  // terminate is the caller's word
-  Status status;
+  Status status;  // the first failure; read and written under failure_lock_ while workers run
   int failed_node = -1;
 
   int homes_allowed = 1;       // for this run
@@ -124,6 +131,8 @@ class RunState {
   void tile_launch(size_t launch);
 
   std::shared_ptr<const Program> program_;
+  std::mutex failure_lock_;
+  std::thread::id failed_thread_;
   std::vector<const int64_t*> input_dims_;
   std::vector<int64_t> dims_;       // observed now
   std::vector<int64_t> seen_dims_;  // that the values of each group were derived from
