@@ -1,10 +1,8 @@
 // Cost functions that the planner shares with the tiling of a run.
 
-#include <nanobind/stl/pair.h>
-
 #include "bind/bindings.h"
 #include "cost/counts.h"
-#include "cost/grain.h"
+#include "cost/launch.h"
 #include "cost/objective.h"
 
 namespace nb = nanobind;
@@ -12,71 +10,77 @@ namespace nb = nanobind;
 namespace grainline {
 namespace {
 
-std::pair<int64_t, int> grain_of(int64_t total_ps, int64_t blocks, int homes_allowed,
-                                 bool workers_hot, const PoolCalibration* calibration) {
-  const GrainChoice choice = choose_grain(total_ps, blocks, homes_allowed, workers_hot,
-                                          calibration ? *calibration : PoolCalibration{});
-  return {choice.grain, choice.homes};
+double time_of(int64_t work_ps, int64_t traffic_bytes, int64_t task_ps, int64_t blocks,
+               int64_t grain, int homes, bool is_hot, const MachineCosts& costs) {
+  return launch_time({work_ps, traffic_bytes, task_ps, blocks}, grain, homes, is_hot, costs);
 }
 
-ExecutionWork work_of(int64_t programs, int64_t packet_width, int64_t block_size, int64_t workers,
-                      int64_t blocks_per_task, int64_t chunks_per_worker) {
-  return count_work(
-      {programs, packet_width, block_size, workers, blocks_per_task, chunks_per_worker});
+nb::tuple choice_of(int64_t work_ps, int64_t traffic_bytes, int64_t task_ps, int64_t blocks,
+                    int homes_allowed, bool is_hot, const MachineCosts& costs) {
+  const LaunchChoice choice =
+      choose_launch({work_ps, traffic_bytes, task_ps, blocks}, homes_allowed, is_hot, costs);
+  return nb::make_tuple(choice.grain, choice.homes, choice.time_ps);
 }
 
-CostTerms cost_of(const ExecutionWork& work, const CostCoefficients& coefficients) {
-  CostTerms terms;
-  throw_unless_ok(evaluate_cost(work, coefficients, terms));
-  return terms;
+// The fields of ExecutionWork after the two per-packet figures, in their order.
+nb::tuple counts_of(int64_t packets, int64_t blocks, int64_t packets_per_block, int64_t workers,
+                    int64_t blocks_per_task, int64_t chunks_per_worker) {
+  const ExecutionWork w =
+      count_tasks(packets, blocks, packets_per_block, workers, blocks_per_task, chunks_per_worker);
+  return nb::make_tuple(w.packet_count, w.block_count, w.task_count, w.active_workers,
+                        w.blocks_per_task, w.critical_packets, w.critical_blocks, w.critical_tasks);
+}
+
+nb::tuple cost_of(double arithmetic, double memory, int64_t packets, int64_t active_workers,
+                  int64_t critical_packets, int64_t critical_blocks, int64_t critical_tasks,
+                  double block_dispatch, double task_dispatch, double worker_activation) {
+  ExecutionWork work;
+  work.arithmetic_per_packet = arithmetic;
+  work.memory_per_packet = memory;
+  work.packet_count = packets;
+  work.active_workers = active_workers;
+  work.critical_packets = critical_packets;
+  work.critical_blocks = critical_blocks;
+  work.critical_tasks = critical_tasks;
+  CostCoefficients coefficients;
+  coefficients.block_dispatch = block_dispatch;
+  coefficients.task_dispatch = task_dispatch;
+  coefficients.worker_activation = worker_activation;
+  const CostTerms t = cost_terms(work, coefficients);
+  return nb::make_tuple(t.arithmetic, t.memory, t.block_dispatch, t.imbalance, t.task_dispatch,
+                        t.worker_activation, t.score);
 }
 
 }  // namespace
 
 void bind_cost(nb::module_& module) {
   using nb::arg;
-  nb::class_<PoolCalibration>(module, "PoolCalibration")
+  nb::class_<MachineCosts>(module, "MachineCosts")
       .def(nb::init<>())
-      .def_rw("hot_threshold_ps", &PoolCalibration::hot_threshold_ps)
-      .def_rw("parked_threshold_ps", &PoolCalibration::parked_threshold_ps)
-      .def_rw("min_task_ps", &PoolCalibration::min_task_ps)
-      .def_rw("tasks_per_home", &PoolCalibration::tasks_per_home);
-  nb::class_<ExecutionWork>(module, "ExecutionWork")
-      .def(nb::init<>())
-      .def_rw("arithmetic_per_packet", &ExecutionWork::arithmetic_per_packet)
-      .def_rw("memory_per_packet", &ExecutionWork::memory_per_packet)
-      .def_rw("packet_count", &ExecutionWork::packet_count)
-      .def_rw("block_count", &ExecutionWork::block_count)
-      .def_rw("task_count", &ExecutionWork::task_count)
-      .def_rw("active_workers", &ExecutionWork::active_workers)
-      .def_rw("blocks_per_task", &ExecutionWork::blocks_per_task)
-      .def_rw("critical_packets", &ExecutionWork::critical_packets)
-      .def_rw("critical_blocks", &ExecutionWork::critical_blocks)
-      .def_rw("critical_tasks", &ExecutionWork::critical_tasks);
-  nb::class_<CostCoefficients>(module, "CostCoefficients")
-      .def(nb::init<>())
-      .def_rw("arithmetic", &CostCoefficients::arithmetic)
-      .def_rw("broadcast_load", &CostCoefficients::broadcast_load)
-      .def_rw("contiguous_memory", &CostCoefficients::contiguous_memory)
-      .def_rw("gathered_lane", &CostCoefficients::gathered_lane)
-      .def_rw("block_dispatch", &CostCoefficients::block_dispatch)
-      .def_rw("task_dispatch", &CostCoefficients::task_dispatch)
-      .def_rw("worker_activation", &CostCoefficients::worker_activation);
-  nb::class_<CostTerms>(module, "CostTerms")
-      .def_ro("arithmetic", &CostTerms::arithmetic)
-      .def_ro("memory", &CostTerms::memory)
-      .def_ro("block_dispatch", &CostTerms::block_dispatch)
-      .def_ro("imbalance", &CostTerms::imbalance)
-      .def_ro("task_dispatch", &CostTerms::task_dispatch)
-      .def_ro("worker_activation", &CostTerms::worker_activation)
-      .def_ro("score", &CostTerms::score);
-  module.def("choose_grain", grain_of, arg("total_ps"), arg("blocks"), arg("homes_allowed"),
-             arg("workers_hot"), arg("calibration").none() = nb::none(),
-             "(blocks per task, homes) of one launch.");
-  module.def("count_work", work_of, arg("physical_programs"), arg("packet_width") = 8,
-             arg("block_size") = 32, arg("workers") = 1, arg("blocks_per_task") = 0,
-             arg("chunks_per_worker") = 32);
-  module.def("evaluate_cost", cost_of, arg("work"), arg("coefficients"));
+      .def("__init__",
+           [](MachineCosts* self, double task_ps, double hot_paid_ps, double hot_delay_ps,
+              double parked_paid_ps, double parked_delay_ps, double home_delay_ps,
+              double private_bytes, double shared_bytes, double shared_byte_ps,
+              double memory_byte_ps, double bus_byte_ps, double slack, double tie) {
+             new (self) MachineCosts{
+                 task_ps,       hot_paid_ps,   hot_delay_ps, parked_paid_ps, parked_delay_ps,
+                 home_delay_ps, private_bytes, shared_bytes, shared_byte_ps, memory_byte_ps,
+                 bus_byte_ps,   slack,         tie};
+           });
+  module.def("launch_time", time_of, arg("work_ps"), arg("traffic_bytes"), arg("task_ps"),
+             arg("blocks"), arg("grain"), arg("homes"), arg("is_hot"), arg("costs"),
+             "Predicted picoseconds of one launch.");
+  module.def("choose_launch", choice_of, arg("work_ps"), arg("traffic_bytes"), arg("task_ps"),
+             arg("blocks"), arg("homes_allowed"), arg("is_hot"), arg("costs"),
+             "(blocks per task, homes, predicted picoseconds) of one launch.");
+  module.def("count_work", counts_of, arg("packets"), arg("blocks"), arg("packets_per_block"),
+             arg("workers"), arg("blocks_per_task"), arg("chunks_per_worker"),
+             "(Q, L, C, h, G, critical packets, critical blocks, critical tasks) of a launch.");
+  module.def("cost_terms", cost_of, arg("arithmetic"), arg("memory"), arg("packets"),
+             arg("active_workers"), arg("critical_packets"), arg("critical_blocks"),
+             arg("critical_tasks"), arg("block_dispatch"), arg("task_dispatch"),
+             arg("worker_activation"),
+             "The six terms of the default objective and their sum; unchecked.");
 }
 
 }  // namespace grainline

@@ -17,31 +17,37 @@ int64_t critical(int64_t total, int64_t per_task, int64_t tasks, int64_t homes) 
 
 }  // namespace
 
-ExecutionWork count_work(const WorkRequest& r) {
+ExecutionWork count_tasks(int64_t packets, int64_t blocks, int64_t packets_per_block,
+                          int64_t workers, int64_t blocks_per_task, int64_t chunks_per_worker) {
   ExecutionWork work;
-  if (r.physical_programs <= 0) return work;
-  work.packet_count = ceil_div(r.physical_programs, r.packet_width);
-  work.block_count = ceil_div(r.physical_programs, r.block_size);
-  const int64_t chunks = r.workers * r.chunks_per_worker;
+  if (blocks <= 0) return work;
+  work.packet_count = packets;
+  work.block_count = blocks;
   const int64_t grain =
-      r.blocks_per_task > 0 ? r.blocks_per_task : ceil_div(work.block_count, chunks);
-  work.blocks_per_task = std::min(grain, work.block_count);
-  work.task_count = ceil_div(work.block_count, work.blocks_per_task);
-  work.active_workers = std::min(work.task_count, r.workers);
+      blocks_per_task > 0 ? blocks_per_task : ceil_div(blocks, workers * chunks_per_worker);
+  work.blocks_per_task = std::min(grain, blocks);
+  work.task_count = ceil_div(blocks, work.blocks_per_task);
+  work.active_workers = std::min(work.task_count, workers);
   if (work.active_workers <= 1) {
     // The runtime makes one call for the whole range, whatever grain was asked for.
     work.task_count = work.active_workers = work.critical_tasks = 1;
-    work.blocks_per_task = work.critical_blocks = work.block_count;
-    work.critical_packets = work.packet_count;
+    work.blocks_per_task = work.critical_blocks = blocks;
+    work.critical_packets = packets;
     return work;
   }
-  const int64_t packets_per_task = work.blocks_per_task * (r.block_size / r.packet_width);
-  work.critical_packets =
-      critical(work.packet_count, packets_per_task, work.task_count, work.active_workers);
+  work.critical_packets = critical(packets, work.blocks_per_task * packets_per_block,
+                                   work.task_count, work.active_workers);
   work.critical_blocks =
-      critical(work.block_count, work.blocks_per_task, work.task_count, work.active_workers);
+      critical(blocks, work.blocks_per_task, work.task_count, work.active_workers);
   work.critical_tasks = ceil_div(work.task_count, work.active_workers);
   return work;
+}
+
+ExecutionWork count_work(const WorkRequest& r) {
+  if (r.physical_programs <= 0) return {};
+  return count_tasks(ceil_div(r.physical_programs, r.packet_width),
+                     ceil_div(r.physical_programs, r.block_size), r.block_size / r.packet_width,
+                     r.workers, r.blocks_per_task, r.chunks_per_worker);
 }
 
 }  // namespace grainline

@@ -32,4 +32,9 @@ struct ExecutionWork {
 // Pure. Everything but the two per-packet figures, which the caller fills in.
 ExecutionWork count_work(const WorkRequest& request);
 
+// The same for packets and blocks that the mapping has counted: of `blocks` blocks all but the last
+// hold packets_per_block packets.
+ExecutionWork count_tasks(int64_t packets, int64_t blocks, int64_t packets_per_block,
+                          int64_t workers, int64_t blocks_per_task, int64_t chunks_per_worker);
+
 }  // namespace grainline

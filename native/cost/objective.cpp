@@ -1,36 +1,10 @@
 #include "cost/objective.h"
 
 #include <algorithm>
-#include <cmath>
-#include <string>
 
 namespace grainline {
-namespace {
-
-Status check_terms(const CostTerms& t) {
-  const struct {
-    const char* name;
-    double value;
-  } terms[] = {{"arithmetic", t.arithmetic},
-               {"memory", t.memory},
-               {"block_dispatch", t.block_dispatch},
-               {"imbalance", t.imbalance},
-               {"task_dispatch", t.task_dispatch},
-               {"worker_activation", t.worker_activation},
-               {"score", t.score}};
-  for (const auto& term : terms) {
-    if (!std::isfinite(term.value) || term.value < 0)
-      return Status(StatusCode::invalid_argument, std::string("cost term ") + term.name +
-                                                      ": expected a finite number >= 0, found " +
-                                                      std::to_string(term.value));
-  }
-  return Status();
-}
-
-}  // namespace
-
-Status evaluate_cost(const ExecutionWork& work, const CostCoefficients& c, CostTerms& terms) {
-  terms = CostTerms{};
+CostTerms cost_terms(const ExecutionWork& work, const CostCoefficients& c) {
+  CostTerms terms;
   if (work.active_workers > 0) {
     const double share =
         static_cast<double>(work.packet_count) / static_cast<double>(work.active_workers);
@@ -44,7 +18,7 @@ Status evaluate_cost(const ExecutionWork& work, const CostCoefficients& c, CostT
   }
   terms.score = terms.arithmetic + terms.memory + terms.block_dispatch + terms.imbalance +
                 terms.task_dispatch + terms.worker_activation;
-  return check_terms(terms);
+  return terms;
 }
 
 }  // namespace grainline

@@ -1,7 +1,6 @@
 // The default objective over ExecutionWork: six terms and their sum. Smaller is better.
 #pragma once
 
-#include "base/status.h"
 #include "cost/counts.h"
 
 namespace grainline {
@@ -26,9 +25,8 @@ struct CostTerms {
   double score = 0;  // the sum of the six
 };
 
-// The per-packet figures of `work` already hold the four per-operation coefficients.
-// Fails when one of the seven numbers is not finite or below zero.
-Status evaluate_cost(const ExecutionWork& work, const CostCoefficients& coefficients,
-                     CostTerms& terms);
+// Pure. The per-packet figures of `work` already hold the four per-operation
+// coefficients.
+CostTerms cost_terms(const ExecutionWork& work, const CostCoefficients& coefficients);
 
 }  // namespace grainline

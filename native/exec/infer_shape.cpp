@@ -144,12 +144,11 @@ bool RunState::fail_check(const Check& check, bool is_feed) {
                         program_->string(check.note) + ", found " + std::to_string(observed));
 }
 
-// Threads are worth waking when the launches that would use hot threads hold enough work together.
 bool RunState::tile(const Group& group, bool is_first) {
   if (is_first) {
     homes_wanted = 1;
-    wants_threads = homes_allowed > 1 && splittable_ps(group) >= calibration.parked_threshold_ps;
     is_splittable_ = false;
+    wants_threads = is_worth_waking(group);
   }
   for (int64_t i = group.launch_begin; i < group.launch_end; ++i)
     tile_launch(static_cast<size_t>(program_->group_launches[static_cast<size_t>(i)]));
@@ -157,33 +156,39 @@ bool RunState::tile(const Group& group, bool is_first) {
   return false;
 }
 
-int64_t RunState::splittable_ps(const Group& group) const {
-  int64_t total_ps = 0;
+// Pool threads are woken once, at the start of a run: when what all launches save with awake
+// threads is more than waking them costs and what is lost until they have come.
+bool RunState::is_worth_waking(const Group& group) {
+  double saved_ps = 0;
   for (int64_t i = group.launch_begin; i < group.launch_end; ++i) {
     const auto launch = static_cast<size_t>(program_->group_launches[static_cast<size_t>(i)]);
-    const auto variant = static_cast<size_t>(program_->launches[launch].variant_begin);
-    const int64_t cost_ps = value(program_->variants[variant].cost_ps);
-    if (cost_ps < calibration.hot_threshold_ps) continue;
-    total_ps = cost_ps > INT64_MAX - total_ps ? INT64_MAX : total_ps + cost_ps;
+    const auto first = static_cast<size_t>(program_->launches[launch].variant_begin);
+    const double alone = choose(program_->variants[first], 1).time_ps;
+    is_splittable_ |= alone > costs.hot_paid_ps + costs.hot_delay_ps;
+    if (homes_allowed > 1)
+      saved_ps += alone - choose(program_->variants[first], homes_allowed).time_ps;
   }
-  return total_ps;
+  return saved_ps > costs.parked_paid_ps + (costs.parked_delay_ps - costs.parked_paid_ps) / 2;
+}
+
+LaunchChoice RunState::choose(const VariantRow& variant, int homes) const {
+  const LaunchWork work{value(variant.cost_ps), value(variant.traffic_bytes),
+                        value(variant.task_ps), value(variant.blocks)};
+  return choose_launch(work, homes, true, costs);
 }
 
 // Picks the variant that ends first by its prediction, then fills what the launch needs.
 void RunState::tile_launch(size_t launch) {
   const Program& p = *program_;
   const LaunchRow& row = p.launches[launch];
-  GrainChoice choice;
-  int64_t best_ps = INT64_MAX;
-  const VariantRow* best = nullptr;
-  for (int64_t v = row.variant_begin; v < row.variant_end; ++v) {
+  const VariantRow* best = &p.variants[static_cast<size_t>(row.variant_begin)];
+  const int homes = wants_threads ? homes_allowed : 1;
+  LaunchChoice choice = choose(*best, homes);
+  for (int64_t v = row.variant_begin + 1; v < row.variant_end; ++v) {
     const VariantRow& variant = p.variants[static_cast<size_t>(v)];
-    const int64_t cost_ps = value(variant.cost_ps);
-    const GrainChoice trial =
-        choose_grain(cost_ps, value(variant.blocks), homes_allowed, wants_threads, calibration);
-    if (best != nullptr && cost_ps / trial.homes >= best_ps) continue;
+    const LaunchChoice trial = choose(variant, homes);
+    if (trial.time_ps >= choice.time_ps) continue;
     best = &variant;
-    best_ps = cost_ps / trial.homes;
     choice = trial;
   }
   const size_t stride = (static_cast<size_t>(value(best->scratch_bytes)) + kMemoryAlignment - 1) &
@@ -199,7 +204,6 @@ void RunState::tile_launch(size_t launch) {
   costs_ps[launch] = value(best->cost_ps);
   variants[launch] = best - &p.variants[static_cast<size_t>(row.variant_begin)];
   homes_wanted = std::max(homes_wanted, choice.homes);
-  is_splittable_ |= costs_ps[launch] >= calibration.hot_threshold_ps;
   argument += row.view_end - row.view_begin;
   for (int64_t w = row.word_begin; w < row.word_end; ++w)
     *argument++ = static_cast<uint64_t>(value(p.words[static_cast<size_t>(w)]));

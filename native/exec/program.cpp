@@ -91,7 +91,8 @@ struct Bounds {
   }
   bool holds(const VariantRow& v) const {
     return is_index(v.key, p.tile_kernels.size()) && value(v.blocks) && value(v.cost_ps) &&
-           value(v.scratch_bytes) && is_range(v.word_begin, v.word_end, p.words.size());
+           value(v.scratch_bytes) && value(v.traffic_bytes) && value(v.task_ps) &&
+           is_range(v.word_begin, v.word_end, p.words.size());
   }
   bool holds(const ViewRow& v) const { return slot(v.slot) && value(v.offset); }
   bool holds(const HostCallRow& h) const {

@@ -20,7 +20,7 @@ namespace grainline {
 class RunState;
 
 inline constexpr int64_t kProgramMagic = 0x4E4C5247;
-inline constexpr int64_t kProgramFormat = 2;
+inline constexpr int64_t kProgramFormat = 3;
 
 // Values: constants first, then one per instruction, sorted by group.
 enum class Operation : int64_t { dim, add, sub, mul, floordiv, mod, min, max };
@@ -65,7 +65,7 @@ struct LaunchRow {
   int64_t variant_begin, variant_end, word_begin, word_end, view_begin, view_end, key, tiling_slot;
 };
 struct VariantRow {
-  int64_t key, blocks, cost_ps, scratch_bytes, word_begin, word_end;
+  int64_t key, blocks, cost_ps, scratch_bytes, traffic_bytes, task_ps, word_begin, word_end;
 };
 struct ViewRow {
   int64_t slot, offset;

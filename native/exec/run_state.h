@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "cost/grain.h"
+#include "cost/launch.h"
 #include "device/inline_stream.h"
 #include "exec/program.h"
 #include "memory/caching_allocator.h"
@@ -110,7 +110,7 @@ class RunState {
   int homes_allowed = 1;       // for this run
   int homes_wanted = 1;        // the most that a launch of the current tiling uses
   bool wants_threads = false;  // there is enough work to wake pool threads for
-  PoolCalibration calibration;
+  MachineCosts costs;
 
  private:
   static constexpr int64_t kPollEveryPs = 20'000'000;
@@ -127,7 +127,8 @@ class RunState {
   bool holds(const Check& check) const;
   bool fail_check(const Check& check, bool is_feed);
   bool tile(const Group& group, bool is_first);
-  int64_t splittable_ps(const Group& group) const;
+  bool is_worth_waking(const Group& group);
+  LaunchChoice choose(const VariantRow& variant, int homes) const;
   void tile_launch(size_t launch);
 
   std::shared_ptr<const Program> program_;

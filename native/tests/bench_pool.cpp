@@ -5,11 +5,12 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "base/relax.h"
-#include "cost/grain.h"
+#include "cost/launch.h"
 #include "memory/host_memory.h"
 #include "memory/output_pool.h"
 #include "memory/span_allocator.h"
@@ -106,14 +107,17 @@ void bench_memory() {
       median_ns(101, 10000, [&] { allocator.free(allocator.allocate(1000000)); }));
 }
 
-void bench_grain() {
-  const PoolCalibration calibration;
-  int64_t total = 1, sum = 0;
-  row("choose_grain", median_ns(101, 10000, [&] {
-        total = (total * 7 + 13) & ((int64_t{1} << 32) - 1);
-        sum += choose_grain(total, 1 + (total & 1023), 8, true, calibration).grain;
-      }));
-  if (sum == 42) std::puts("");
+void bench_choice() {
+  const MachineCosts costs;
+  for (const int homes : {1, 2, 8, 256}) {
+    int64_t total = 1, sum = 0;
+    row(("choose_launch, homes allowed: " + std::to_string(homes)).c_str(),
+        median_ns(101, 1000, [&] {
+          total = (total * 7 + 13) & ((int64_t{1} << 32) - 1);
+          sum += choose_launch({total, total, 0, 1 + (total & 1023)}, homes, true, costs).grain;
+        }));
+    if (sum == 42) std::puts("");
+  }
 }
 
 }  // namespace
@@ -122,5 +126,5 @@ int main() {
   std::printf("processors allowed: %d\n", Pool::process().processors());
   bench_dispatch();
   bench_memory();
-  bench_grain();
+  bench_choice();
 }

@@ -1,10 +1,10 @@
 #include <algorithm>
-#include <limits>
+#include <cmath>
 #include <vector>
 
 #include "check.h"
 #include "cost/counts.h"
-#include "cost/grain.h"
+#include "cost/launch.h"
 #include "cost/objective.h"
 
 using namespace grainline;
@@ -71,9 +71,8 @@ TEST(closed_counts_equal_dealing_task_by_task) {
 
 TEST(no_programs_count_nothing) {
   const ExecutionWork work = count_work({0, 8, 32, 8, 0, 32});
-  CostTerms terms;
   EXPECT(work.block_count == 0 && work.task_count == 0, "nothing to do");
-  EXPECT(evaluate_cost(work, {}, terms).is_ok() && terms.score == 0, "and it costs nothing");
+  EXPECT(cost_terms(work, {}).score == 0, "and it costs nothing");
 }
 
 // Recorded: local_lanes 8 multiplies 129 rows by W = 8; H = 8, B = 32.
@@ -89,8 +88,7 @@ TEST(default_objective_gives_the_recorded_scores) {
     ExecutionWork work = count_work({129 * 8, 8, 32, 8, 0, 32});
     work.arithmetic_per_packet = row.arithmetic;
     work.memory_per_packet = row.memory;
-    CostTerms terms;
-    EXPECT(evaluate_cost(work, {}, terms).is_ok(), "a legal cost");
+    const CostTerms terms = cost_terms(work, {});
     EXPECT(terms.score == row.score, "the recorded score");
     const double packets = std::max(129.0 / 8, static_cast<double>(work.critical_packets));
     EXPECT(terms.arithmetic + terms.memory + terms.imbalance ==
@@ -99,47 +97,88 @@ TEST(default_objective_gives_the_recorded_scores) {
   }
 }
 
-TEST(objective_refuses_what_is_not_a_cost) {
-  CostTerms terms;
-  ExecutionWork work = count_work({4097, 8, 32, 8, 0, 32});
-  work.arithmetic_per_packet = std::numeric_limits<double>::infinity();
-  EXPECT(evaluate_cost(work, {}, terms).code() == StatusCode::invalid_argument, "infinite work");
-  work.arithmetic_per_packet = std::numeric_limits<double>::max();
-  EXPECT(!evaluate_cost(work, {}, terms).is_ok(), "a sum that overflows");
-  work.arithmetic_per_packet = 1;
-  CostCoefficients negative;
-  negative.worker_activation = -1;
-  EXPECT(!evaluate_cost(work, negative, terms).is_ok(), "a negative term");
+namespace {
+
+// The model of launch.h played task by task: the caller is free at 0, the others at `delay`.
+double play(const LaunchWork& work, int64_t grain, int homes, const MachineCosts& costs) {
+  std::vector<double> free_at(static_cast<size_t>(homes), 0);
+  const double delay = std::max(costs.hot_delay_ps - costs.hot_paid_ps, 0.0);
+  std::fill(free_at.begin() + 1, free_at.end(), delay);
+  const double per_block = static_cast<double>(work.work_ps) / static_cast<double>(work.blocks);
+  const auto task_ps = [&](int64_t blocks) {
+    return per_block * static_cast<double>(blocks) + static_cast<double>(work.task_ps) +
+           costs.task_ps;
+  };
+  double end = 0;
+  for (int64_t begin = 0; begin < work.blocks; begin += grain) {
+    const auto next = std::min_element(free_at.begin(), free_at.end());
+    *next += task_ps(std::min(grain, work.blocks - begin));
+    end = std::max(end, *next);
+  }
+  return costs.hot_paid_ps + end + costs.slack * task_ps(grain);
 }
 
-TEST(chosen_grain_keeps_its_laws) {
-  const PoolCalibration calibration;
-  for (bool hot : {false, true})
-    for (int allowed : {0, 1, 2, 3, 8, 256})
-      for (int64_t blocks : {int64_t{0}, int64_t{1}, int64_t{2}, int64_t{9}, int64_t{129},
-                             int64_t{1000000007}, INT64_MAX})
+}  // namespace
+
+TEST(launch_time_equals_playing_task_by_task) {
+  const MachineCosts costs;
+  for (const int64_t work_ps : {int64_t{500'000}, int64_t{3'333'333}, int64_t{80'000'000}})
+    for (const int64_t blocks : {2, 3, 7, 33, 129, 1000})
+      for (const int64_t grain : {1, 2, 3, 5, 16, 64})
+        for (const int homes : {2, 3, 8})
+          for (const int64_t own : {0, 400'000}) {
+            const LaunchWork work{work_ps, 0, own, blocks};
+            const int64_t tasks = (blocks - 1) / grain + 1;
+            if (tasks < 2) continue;
+            const int used = static_cast<int>(std::min<int64_t>(homes, tasks));
+            const double closed = launch_time(work, grain, homes, true, costs);
+            const double played = play(work, grain, used, costs);
+            EXPECT(std::abs(closed - played) <= 1e-9 * played, "the closed form is the play");
+          }
+}
+
+TEST(memory_beyond_the_caches_is_shared) {
+  const MachineCosts costs;
+  const int64_t bytes = int64_t{1} << 30;
+  const LaunchWork near{1'000'000, 1 << 10, 0, 1000};
+  const LaunchWork far{1'000'000, bytes, 0, 1000};
+  EXPECT(launch_time(near, 1000, 1, true, costs) == 1'000'000, "near memory adds nothing");
+  const double alone = launch_time(far, 1000, 1, true, costs);
+  const double shared = launch_time(far, 10, 8, true, costs);
+  EXPECT(alone > 50e9 && shared < alone, "far memory costs, less with more homes");
+  EXPECT(shared >= costs.bus_byte_ps * (static_cast<double>(bytes) - costs.shared_bytes),
+         "but no faster than memory");
+}
+
+TEST(chosen_launch_keeps_its_laws) {
+  const MachineCosts costs;
+  for (const bool is_hot : {false, true})
+    for (const int allowed : {0, 1, 2, 3, 8, 256})
+      for (const int64_t blocks : {int64_t{0}, int64_t{1}, int64_t{2}, int64_t{9}, int64_t{129},
+                                   int64_t{1000000007}, INT64_MAX / 2})
         for (int64_t total = 0; total < INT64_MAX / 8; total = total * 7 + 1000) {
-          const GrainChoice choice = choose_grain(total, blocks, allowed, hot, calibration);
-          const int64_t threshold =
-              hot ? calibration.hot_threshold_ps : calibration.parked_threshold_ps;
+          const LaunchWork work{total, total / 100, total / 1000, blocks};
+          const LaunchChoice choice = choose_launch(work, allowed, is_hot, costs);
           EXPECT(choice.grain >= 1 && choice.homes >= 1, "positive");
           EXPECT(choice.homes <= std::max(allowed, 1), "within what is allowed");
-          if (total < threshold) EXPECT(choice.homes == 1, "below the threshold: the caller alone");
-          if (choice.homes == 1) {
+          const double alone = launch_time(work, std::max<int64_t>(blocks, 1), 1, is_hot, costs);
+          EXPECT(choice.time_ps <= alone * (1 + costs.tie), "never predicted slower than alone");
+          if (choice.homes == 1)
             EXPECT(choice.grain == std::max<int64_t>(blocks, 1), "one call for the whole range");
-            continue;
-          }
-          const int64_t tasks = (blocks - 1) / choice.grain + 1;
-          EXPECT(choice.homes <= tasks, "every home has a task");
-          EXPECT(total >= threshold / 2 * choice.homes, "every home is worth it");
+          else
+            EXPECT(choice.homes <= (blocks - 1) / choice.grain + 1, "every home has a task");
         }
 }
 
-TEST(chosen_grain_splits_when_it_pays) {
-  const PoolCalibration calibration;
-  const int64_t hot = calibration.hot_threshold_ps;
-  EXPECT(choose_grain(hot, 100, 8, true, calibration).homes == 2, "two homes at the threshold");
-  const GrainChoice large = choose_grain(1'000'000'000, 1000, 8, true, calibration);
-  EXPECT(large.homes == 8 && large.grain == 32, "1 ms: all homes, four tasks each");
-  EXPECT(choose_grain(hot * 4, 100, 8, false, calibration).homes == 1, "parked threads: later");
+TEST(chosen_launch_is_the_best_of_all_grains) {
+  const MachineCosts costs;
+  for (int64_t total = 1000; total < 1'000'000'000'000; total *= 3)
+    for (const int64_t blocks : {3, 16, 97, 400}) {
+      const LaunchWork work{total, 0, 20'000, blocks};
+      double best = launch_time(work, blocks, 1, true, costs);
+      for (int64_t grain = 1; grain < blocks; ++grain)
+        best = std::min(best, launch_time(work, grain, 2, true, costs));
+      const double chosen = choose_launch(work, 2, true, costs).time_ps;
+      EXPECT(chosen <= best * 1.06, "powers of two miss at most a little");
+    }
 }

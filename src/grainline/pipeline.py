@@ -131,6 +131,8 @@ class KernelTable:
                 dims.substitute(chosen.cost_ps, back),
                 dims.substitute(chosen.scratch_bytes, back),
                 tuple(dims.substitute(word, back) for word in kernel.words),
+                dims.substitute(chosen.traffic_bytes, back),
+                dims.substitute(chosen.task_ps, back),
             )
             for chosen, kernel in zip(self.plans[key].variants, self.kernels[key], strict=True)
         )

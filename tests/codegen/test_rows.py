@@ -67,7 +67,7 @@ def test_pointwise_kernels(kernel):
 @pytest.mark.parametrize("mapping", ["local", "whole"])
 def test_bits_do_not_depend_on_how_blocks_are_cut(kernel, mapping):
     program = kernel(symbol("M"), symbol("N"))
-    compiled = Compiled(program, PlannerOptions(mapping=mapping, block=1 if mapping == "local" else 32))
+    compiled = Compiled(program, PlannerOptions(mapping=mapping, block_size=16 if mapping == "local" else 64))
     env = {"M": 100, "N": 66}
     data = arguments(program, env)
     whole = check(program, data, env, compiled=compiled)

@@ -75,7 +75,7 @@ def test_layer_norm_recomputes_and_spills_nothing():
 
 
 def test_forced_options_are_kept():
-    forced = plan(rows.softmax(M, N), host_target(), PlannerOptions(mapping="whole", block=64)).variants[0]
+    forced = plan(rows.softmax(M, N), host_target(), PlannerOptions(mapping="whole", block_size=64)).variants[0]
     assert (forced.mapping.kind, forced.block) == ("whole", 64)
 
 

@@ -133,7 +133,7 @@ class GraphBuilder:
         compute_node: str = "",
     ) -> int:
         """Runs one tile kernel. Arguments of the native function: addresses of views, words, words of the variant."""
-        of_variants = [e for v in variants for e in (v.blocks, v.cost_ps, v.scratch_bytes, *v.words)]
+        of_variants = [extent for variant in variants for extent in variant.extents]
         tiling = self._slot("tiling", compute_node or key)
         self._add("main", "Tiling", {"variants": tuple(variants)}, compute_node, outputs=(tiling,), extents=of_variants)
         workspace: tuple[int, ...] = ()

@@ -122,7 +122,9 @@ class Variant:
     """One compiled realisation of a launch.
 
     `key` names the native function. It is called for block ranges of [0, blocks). `cost_ps` predicts the single-thread
-    picoseconds of the whole launch. `scratch_bytes` is needed once per home. `words` follow the launch's words.
+    picoseconds of the whole launch with its data in the nearest caches, `traffic_bytes` are the distinct bytes it
+    touches, `task_ps` is done again by every task. `scratch_bytes` is needed once per home. `words` follow the launch's
+    words.
     """
 
     key: str
@@ -130,6 +132,13 @@ class Variant:
     cost_ps: Extent = 0
     scratch_bytes: Extent = 0
     words: tuple[Extent, ...] = ()
+    traffic_bytes: Extent = 0
+    task_ps: Extent = 0
+
+    @property
+    def extents(self) -> tuple[Extent, ...]:
+        """Everything that depends on the extents of a run."""
+        return (self.blocks, self.cost_ps, self.scratch_bytes, self.traffic_bytes, self.task_ps, *self.words)
 
 
 @dataclass(frozen=True, slots=True)

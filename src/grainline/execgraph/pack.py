@@ -25,7 +25,7 @@ from grainline.execgraph.registry import SLOT_KINDS
 from grainline.execgraph.schedule import build_schedule
 from grainline.execgraph.values import ValueTable
 
-MAGIC, FORMAT = 0x4E4C5247, 2
+MAGIC, FORMAT = 0x4E4C5247, 3
 
 #: table -> numbers per row, in the order of the blob
 TABLES = {
@@ -40,7 +40,7 @@ TABLES = {
     "inputs": 6,  # name, slot, rank (-1 unknown), first dim, slot of the default (-1 none), is_object
     "outputs": 3,  # name, slot, is_object
     "launches": 8,  # begin and end of: variants, words, views; key, tiling slot
-    "variants": 6,  # key number, blocks, cost, scratch, begin and end of words
+    "variants": 8,  # key number, blocks, cost, scratch, traffic, cost of a task, begin and end of words
     "words": 1,  # value
     "views": 2,  # slot, offset
     "host_calls": 5,  # host op, begin and end of: arguments, results (slot_lists)
@@ -223,6 +223,8 @@ class _Packer:
                     ("the block count", variant.blocks),
                     ("the predicted cost", variant.cost_ps),
                     ("the scratch size", variant.scratch_bytes),
+                    ("the traffic", variant.traffic_bytes),
+                    ("the cost of a task", variant.task_ps),
                 )
             ]
             used += own + sizes
@@ -321,7 +323,7 @@ class _Packer:
         for table in ("dim_values", "words"):
             rows[table] = [(final[value],) for (value,) in rows[table]]
         rows["views"] = [(slot, final[offset]) for slot, offset in rows["views"]]
-        rows["variants"] = [(key, final[b], final[c], final[s], *words) for key, b, c, s, *words in rows["variants"]]
+        rows["variants"] = [(row[0], *(final[value] for value in row[1:-2]), *row[-2:]) for row in rows["variants"]]
         rows["copies"] = [(s, final[so], t, final[to], final[n]) for s, so, t, to, n in rows["copies"]]
         rows["nodes"] = [
             (row[0], *(_operand(row[0], position, row[1 + position], final) for position in range(4)), *row[5:])

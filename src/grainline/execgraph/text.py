@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any
 
 from grainline.base import dims
@@ -110,7 +111,7 @@ def _write(value: Any) -> str:
     if isinstance(value, DType):
         return value.name
     if isinstance(value, Variant):
-        return _line("variant", value.key, value.blocks, value.cost_ps, value.scratch_bytes, value.words)
+        return _line("variant", *(getattr(value, each.name) for each in fields(value)))
     if isinstance(value, View):
         return _line("view", value.slot, value.offset_bytes, value.access)
     if isinstance(value, tuple):

@@ -223,7 +223,7 @@ def _extents_of(graph: ExecuteGraph, node: ExecuteNode) -> list[Extent]:
     if node.kernel == "CopyMemory":
         return [attributes["size_bytes"], attributes["source_offset"], attributes["target_offset"]]
     if node.kernel == "Tiling":
-        return [e for v in attributes["variants"] for e in (v.blocks, v.cost_ps, v.scratch_bytes, *v.words)]
+        return [extent for variant in attributes["variants"] for extent in variant.extents]
     return []
 
 

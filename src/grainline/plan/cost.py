@@ -1,64 +1,106 @@
-"""Predicted time of a launch on one thread: sum over kinds of work of coefficient * count, in picoseconds.
+"""Predicted time of a launch on one thread: sum over kinds of work of price * count, in picoseconds.
 
-    whole:  programs * per_lane + blocks * BLOCK          lanes share a packet, so a short lane axis pays for W lanes
-    local:  programs * (per_program + per_element * n)    n rounded up to whole packets
+    whole:  programs * per_lane + blocks * block          lanes share a packet, so a short lane axis pays for W lanes
+    local:  programs * (program + per_program + per_element * n)    n rounded up to whole packets
 
-Coefficients are picoseconds per element on the reference machine (AVX2, 3.5 GHz class): contiguous memory 25 ps a
-byte (0.1 ns a float), an exp 350 ps, a rational function 290 ps, one vector operation 30 ps a lane, a gathered element
-700 ps. `calibrate` replaces the table; the choice of a mapping among numeric signatures uses this shipped one.
+`CalibratedExecutionCostPolicy` adds what other threads change: the native `launch_time`, which a run uses too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping as Table
 
-from grainline.base.dims import Expr, ceil_div, product
-from grainline.plan.types import LOCAL, Mapping
+from grainline import _native
+from grainline.base.dims import Expr, ceil_div, evaluate, product, symbols
+from grainline.plan.machine import SHIPPED, Machine
+from grainline.plan.policy import CostCoefficients, ExecutionCost, ExecutionCostPolicy, ExecutionTarget, ExecutionWork
+from grainline.plan.types import LOCAL, Candidate, Mapping
 from grainline.plan.work import Work, realised_work
 from grainline.tile.ir import TileProgram
 
-PICOSECONDS: Table[str, int] = {
-    "contiguous": 20,
-    "broadcast": 15,
-    "strided": 700,
-    "scatter": 600,
-    "cheap": 25,
-    "exp": 320,
-    "log": 350,
-    "log1p": 500,
-    "tanh": 290,
-    "erf": 360,
-    "sigmoid": 430,
-    "softplus": 850,
-    "sin": 600,
-    "cos": 600,
-    "pow": 1500,
-    "div": 120,
-    "mod": 3000,
-    "fmod": 2500,
-    "sqrt": 120,
-    "rsqrt": 370,
-    "reciprocal": 120,
-    "scalar_cheap": 400,
-    "scalar_dear": 5000,
-    "lane_fold": 5000,
-    "packet": 2000,
-}
-BLOCK_PS = 5000
-PROGRAM_PS = 2000
-LAUNCH_PS = 20000
+TYPICAL_EXTENT = 128
 
 
-def launch_cost(program: TileProgram, mapping: Mapping, blocks: int | Expr) -> int | Expr:
+class CalibratedExecutionCostPolicy(ExecutionCostPolicy):
+    """Picoseconds from realised facts and the costs of a machine.
+
+    A packet's arithmetic is the predicted time of its code with data in the nearest caches. The objective is the time
+    of the launch: `memory` is what lies beyond those caches, `imbalance` what late starts, rounding and slack lose.
+    """
+
+    def __init__(self, machine: Machine = SHIPPED) -> None:
+        self.machine = machine
+        self.tie = machine.tie
+        self.costs = _native.MachineCosts(*machine.launch_costs)
+        self.bytes = 0
+
+    def per_packet(
+        self,
+        target: ExecutionTarget,
+        program: TileProgram,
+        mapping: Mapping,
+        coefficients: CostCoefficients,
+        extents: Table[str, int],
+    ) -> tuple[float, float]:
+        self.bytes = evaluate(traffic_bytes(program), extents)
+        total = evaluate(launch_cost(program, mapping, 0, self.machine), extents)
+        packets = _packets(program, mapping, extents)
+        return (total - self.machine.picoseconds["launch"]) / max(packets, 1), 0.0
+
+    def evaluate(
+        self, target: ExecutionTarget, candidate: Candidate, work: ExecutionWork, coefficients: CostCoefficients
+    ) -> ExecutionCost:
+        prices = self.machine.picoseconds
+        is_local = candidate.mapping.is_local
+        blocks_ps = 0 if is_local else work.block_count * prices["block"]
+        arithmetic = work.packet_count * work.arithmetic_per_packet + blocks_ps
+        launch = (round(arithmetic), self.bytes, 0, work.block_count)
+        alone = _native.launch_time(*launch, max(work.block_count, 1), 1, target.is_hot, self.costs)
+        workers = target.worker_count
+        time = _native.launch_time(*launch, work.blocks_per_task or 1, workers, target.is_hot, self.costs)
+        h = work.active_workers
+        memory = max(alone - arithmetic, 0.0)
+        paid = 0.0 if h <= 1 else self.machine.hot_paid_ps if target.is_hot else self.machine.parked_paid_ps
+        tasks = 0.0 if h <= 1 else work.critical_tasks * self.machine.task_ps
+        share = (arithmetic + memory) / max(h, 1)
+        lost = max(time - share - tasks - paid, 0.0)
+        shares = ((arithmetic - blocks_ps) / max(h, 1), memory / max(h, 1), blocks_ps / max(h, 1))
+        score = time + prices["launch"]
+        return ExecutionCost(*shares, lost, tasks, paid, score)
+
+
+def launch_cost(program: TileProgram, mapping: Mapping, blocks: int | Expr, machine: Machine = SHIPPED) -> int | Expr:
     """Picoseconds of all blocks on one thread, as an extent of the program's symbols."""
+    prices = machine.picoseconds
     work = realised_work(program, mapping)
     programs = product(axis.extent for axis in program.roots)
     if mapping.kind == LOCAL:
-        return programs * (_local_program(work, mapping) + PROGRAM_PS) + LAUNCH_PS
-    return _whole_lanes(program, mapping) * _sum(work, 1) + blocks * BLOCK_PS + LAUNCH_PS
+        return programs * (_local_program(work, mapping, prices) + prices["program"]) + prices["launch"]
+    return _whole_lanes(program, mapping) * _sum(work, prices) + blocks * prices["block"] + prices["launch"]
 
 
-def _local_program(work: Work, mapping: Mapping) -> int | Expr:
+def typical(cost: int | Expr) -> int:
+    """The value of an extent when every symbol has a typical size."""
+    return evaluate(cost, dict.fromkeys(symbols(cost), TYPICAL_EXTENT))
+
+
+def traffic_bytes(program: TileProgram) -> int | Expr:
+    """Distinct bytes that a launch touches, when every view is touched whole."""
+    total: int | Expr = 0
+    for view in program.views:
+        total = total + product(view.shape) * view.dtype.size_bytes
+    return total
+
+
+def _packets(program: TileProgram, mapping: Mapping, extents: Table[str, int]) -> int:
+    programs = evaluate(product(axis.extent for axis in program.roots), extents)
+    if mapping.is_local or mapping.lane_axis is None:
+        return programs
+    lane = evaluate(mapping.lane_axis.extent, extents)
+    return programs // lane * -(-lane // mapping.width) if lane else 0
+
+
+def _local_program(work: Work, mapping: Mapping, prices: Table[str, int]) -> int | Expr:
     axis = mapping.lane_axis
     assert axis is not None
     padded: int | Expr = axis.extent
@@ -66,7 +108,7 @@ def _local_program(work: Work, mapping: Mapping) -> int | Expr:
         padded = ceil_div(padded, mapping.width) * mapping.width
     total: int | Expr = 0
     for times, counts in work.terms.items():
-        total = total + (padded if times == axis.extent and times != 1 else times) * _picoseconds(counts)
+        total = total + (padded if times == axis.extent and times != 1 else times) * _picoseconds(counts, prices)
     return total
 
 
@@ -81,12 +123,12 @@ def _whole_lanes(program: TileProgram, mapping: Mapping) -> int | Expr:
     return lanes
 
 
-def _sum(work: Work, factor: int) -> int | Expr:
+def _sum(work: Work, prices: Table[str, int]) -> int | Expr:
     total: int | Expr = 0
     for times, counts in work.terms.items():
-        total = total + times * (_picoseconds(counts) * factor)
+        total = total + times * _picoseconds(counts, prices)
     return total
 
 
-def _picoseconds(counts: Table[str, int]) -> int:
-    return sum(PICOSECONDS[kind] * amount for kind, amount in counts.items())
+def _picoseconds(counts: Table[str, int], prices: Table[str, int]) -> int:
+    return sum(prices[kind] * amount for kind, amount in counts.items())

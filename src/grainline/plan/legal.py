@@ -41,10 +41,10 @@ def packet_shape(program: TileProgram, target: Target, options: PlannerOptions) 
     A reduction needs REGISTERS_IN_FLIGHT independent accumulators to hide the latency of an addition.
     """
     wide = any(o.result is not None and o.result.dtype.name == "f64" for o in program.body)
-    width = target.packet_width // 2 if wide else target.packet_width
+    width = options.packet_width or (target.packet_width // 2 if wide else target.packet_width)
     in_flight = max(1, REGISTERS_IN_FLIGHT * target.vector_bytes // PACKET_BYTES)
     reduces = any(o.op == "reduce" for o in program.body)
-    return width, options.unroll or (in_flight if reduces else min(in_flight, 2))
+    return width, options.reduction_partitions or (in_flight if reduces else min(in_flight, 2))
 
 
 def no_matrix_product(program: TileProgram, flow: Dataflow) -> str | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from grainline.base.dims import Expr, ceil_div, maximum
 from grainline.base.dtypes import F32
-from grainline.plan.cost import launch_cost
+from grainline.plan.cost import launch_cost, typical
 from grainline.plan.mma import (
     B_BYTE_PS,
     FMA_PS,
@@ -30,10 +30,9 @@ from grainline.plan.mma import (
     row_mapping,
 )
 from grainline.plan.panels import PANEL, STRIP_ROWS
-from grainline.plan.planner import typical
 from grainline.plan.row_schedule import schedule_rows
 from grainline.plan.target import Target
-from grainline.plan.types import MMA, Candidate, Mapping, Plan, PlanError, PlannerOptions, PlanResult
+from grainline.plan.types import MMA, Mapping, Plan, PlanError, PlannerOptions, PlanResult
 from grainline.tile.access import Dataflow
 from grainline.tile.ir import Affine, Axis, Operation, Tile, TileProgram, View
 
@@ -268,9 +267,8 @@ def plan_products(program: TileProgram, target: Target, options: PlannerOptions)
         reason = chain.reason if isinstance(chain, MmaRefusal) else f"mapping {options.mapping!r} has no products"
         raise PlanError(f"tile program {program.name!r} has no legal mapping ({MMA}: {reason})")
     plans = tuple(_plan(target, ChainRealisation(chain, form, STRIPS_TOGETHER)) for form in FORMS)
-    chosen = Candidate(plans[0].mapping, plans[0].cost_ps)
     notes = "; ".join(each.reason for each in plans)
-    return PlanResult(plans, (chosen,), (), f"one k-order for all of: {notes}; the extents of a call choose")
+    return PlanResult(plans, (), (), f"one k-order for all of: {notes}; the extents of a call choose")
 
 
 def refusal_of(program: TileProgram) -> str | None:

@@ -2,83 +2,104 @@
 
 from __future__ import annotations
 
-from grainline.base.dims import Expr, ceil_div, evaluate, product, symbols
-from grainline.plan.cost import launch_cost
-from grainline.plan.legal import legal_mappings
+from collections.abc import Mapping as Table
+
+from grainline.base.dims import Expr, ceil_div, product, symbols
+from grainline.plan.cost import TYPICAL_EXTENT, CalibratedExecutionCostPolicy, launch_cost, traffic_bytes
+from grainline.plan.legal import packet_shape
+from grainline.plan.policy import ExecutionTarget
 from grainline.plan.row_schedule import schedule_rows
+from grainline.plan.search import Search, search
 from grainline.plan.target import Target
-from grainline.plan.types import DEFAULT_OPTIONS, LOCAL, Candidate, Mapping, Plan, PlanError, PlannerOptions, PlanResult
-from grainline.tile.access import tile_axes
+from grainline.plan.types import (
+    DEFAULT_OPTIONS,
+    LOCAL,
+    Mapping,
+    Plan,
+    PlannerOptions,
+    PlanResult,
+    ScoredCandidate,
+)
 from grainline.tile.ir import TileProgram
 from grainline.tile.passes import simplify
 
-BLOCK_ELEMENTS = 4096
 SCRATCH_STEP = 64
-TYPICAL_EXTENT = 128
+SHOWN_CANDIDATES = 4
+# Powers of four of a packet, up to 4096 elements: finer steps differ by less than they cost to search.
+PACKETS_PER_BLOCK = (1, 4, 16, 64, 256)
 
 
-def plan(program: TileProgram, target: Target, options: PlannerOptions = DEFAULT_OPTIONS) -> PlanResult:
+def plan(
+    program: TileProgram,
+    target: Target,
+    options: PlannerOptions = DEFAULT_OPTIONS,
+    extents: Table[str, int] | None = None,
+    execution: ExecutionTarget | None = None,
+) -> PlanResult:
     """The plans of one numeric signature, best first; `PlanError` when no mapping is legal.
 
     Plans hold the simplified program (`tile.passes`): same views, symbols and meaning, fewer root axes.
-    A symbol counts as TYPICAL_EXTENT when costs are compared: the signature must not depend on a run's extents.
+    `extents`: values of symbols that costs are compared for; others have TYPICAL_EXTENT. `execution`: the threads that
+    the search plans for, by default all of the target with awake pool threads.
     """
     if any(o.op == "mma" for o in program.body):
         from grainline.plan.mma_chain import plan_products
 
         return plan_products(program, target, options)
     program = simplify(program)
-    mappings, refusals = legal_mappings(program, target, options)
-    if options.mapping:
-        mappings = tuple(m for m in mappings if m.kind == options.mapping)
-    if not mappings:
-        reasons = "; ".join(f"{r.mapping}: {r.reason}" for r in refusals)
-        raise PlanError(f"tile program {program.name!r} has no legal mapping ({reasons})")
-    candidates = tuple(Candidate(m, launch_cost(program, m, _blocks(program, m, options))) for m in mappings)
-    chosen = min(candidates, key=lambda c: typical(c.cost_ps))
-    reason = _reason(chosen, candidates)
-    return PlanResult((_plan(program, target, options, chosen, reason),), candidates, refusals, reason)
+    execution = execution or execution_target(program, target, options)
+    policy = options.cost_policy or CalibratedExecutionCostPolicy()
+    found = search(program, target, execution, options, policy, typical_extents(program, extents))
+    reason = _reason(found)
+    chosen = _plan(program, target, found.best, reason)
+    return PlanResult((chosen,), found.candidates, found.refusals, reason, found.best)
 
 
-def typical(cost: int | Expr) -> int:
-    """The value of an extent when every symbol has a typical size."""
-    return evaluate(cost, dict.fromkeys(symbols(cost), TYPICAL_EXTENT))
+def execution_target(program: TileProgram, target: Target, options: PlannerOptions) -> ExecutionTarget:
+    """All threads of `target`, awake, and blocks of up to 4096 elements."""
+    width, _ = packet_shape(program, target, options)
+    widths = tuple(width * packets for packets in PACKETS_PER_BLOCK)
+    return ExecutionTarget(width, target.homes, block_widths=widths, is_hot=True)
 
 
-def programs_per_block(program: TileProgram, mapping: Mapping, options: PlannerOptions) -> int:
-    """Programs that make about BLOCK_ELEMENTS elements of work; 1 when the tile extent is not known."""
-    if options.block:
-        return options.block
-    volume = product(axis.extent for axis in tile_axes(program))
-    if mapping.kind == LOCAL:
-        return max(1, 1024 // max(volume, 1)) if isinstance(volume, int) else 1
-    each = volume if isinstance(volume, int) else TYPICAL_EXTENT
-    return max(mapping.lanes, BLOCK_ELEMENTS // max(each, 1) // mapping.lanes * mapping.lanes)
+def typical_extents(program: TileProgram, extents: Table[str, int] | None) -> dict[str, int]:
+    """A value for every symbol of the program."""
+    known = dict(extents or {})
+    axes = [axis.extent for axis in program.roots]
+    axes += [axis.extent for o in program.body if o.result is not None for axis in o.result.space]
+    axes += [o.axis.extent for o in program.body if o.axis is not None]
+    axes += [value for view in program.views for value in (*view.shape, *view.strides)]
+    names = {name for extent in axes for name in symbols(extent)}
+    return {name: known.get(name, TYPICAL_EXTENT) for name in sorted(names)}
 
 
-def _blocks(program: TileProgram, mapping: Mapping, options: PlannerOptions) -> int | Expr:
-    block = programs_per_block(program, mapping, options)
+def _plan(program: TileProgram, target: Target, chosen: ScoredCandidate, reason: str) -> Plan:
+    candidate = chosen.candidate
+    mapping = candidate.mapping
+    block = max(candidate.block_size // (mapping.width if mapping.is_local else 1), 1)
+    blocks = _blocks(program, mapping, block)
+    return Plan(
+        program=program,
+        mapping=mapping,
+        target=target,
+        block=block,
+        blocks=blocks,
+        cost_ps=launch_cost(program, mapping, blocks),
+        traffic_bytes=traffic_bytes(program),
+        scratch_bytes=_scratch(program, mapping),
+        signature=str(mapping),
+        reason=reason,
+        blocks_per_task=candidate.blocks_per_task,
+    )
+
+
+def _blocks(program: TileProgram, mapping: Mapping, block: int) -> int | Expr:
     if mapping.kind == LOCAL:
         return ceil_div(product(axis.extent for axis in program.roots), block)
     if mapping.lane_axis is None:
         return 1
     outer = product(axis.extent for axis in program.roots if axis is not mapping.lane_axis)
     return outer * ceil_div(mapping.lane_axis.extent, block)
-
-
-def _plan(program: TileProgram, target: Target, options: PlannerOptions, chosen: Candidate, reason: str) -> Plan:
-    mapping = chosen.mapping
-    return Plan(
-        program=program,
-        mapping=mapping,
-        target=target,
-        block=programs_per_block(program, mapping, options),
-        blocks=_blocks(program, mapping, options),
-        cost_ps=chosen.cost_ps,
-        scratch_bytes=_scratch(program, mapping),
-        signature=str(mapping),
-        reason=reason,
-    )
 
 
 def _scratch(program: TileProgram, mapping: Mapping) -> int | Expr:
@@ -89,7 +110,12 @@ def _scratch(program: TileProgram, mapping: Mapping) -> int | Expr:
     return ceil_div(mapping.lane_axis.extent, SCRATCH_STEP) * (SCRATCH_STEP * 8 * slots)
 
 
-def _reason(chosen: Candidate, candidates: tuple[Candidate, ...]) -> str:
-    others = [f"{c.mapping} {typical(c.cost_ps) / 1e3:.1f} ns" for c in candidates if c is not chosen]
-    rest = f"; others: {', '.join(others)}" if others else ""
-    return f"{chosen.mapping} is predicted at {typical(chosen.cost_ps) / 1e3:.1f} ns{rest}"
+def _reason(found: Search) -> str:
+    """The pick and the best of the other mappings."""
+    best: dict[str, ScoredCandidate] = {}
+    for each in sorted(found.candidates, key=lambda each: each.cost.score):
+        best.setdefault(str(each.candidate.mapping), each)
+    pick = found.best
+    others = [e for e in best.values() if e.candidate.mapping is not pick.candidate.mapping][:SHOWN_CANDIDATES]
+    rest = f"; others: {', '.join(f'{e.candidate} {e.cost.score:.0f}' for e in others)}" if others else ""
+    return f"{pick.candidate} is the cheapest of {len(found.candidates)} candidates at {pick.cost.score:.0f}{rest}"

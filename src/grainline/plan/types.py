@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from grainline.base.dims import Expr
+from grainline.plan.policy import AnalyticExecutionCostPolicy, ExecutionCost, ExecutionCostPolicy, ExecutionWork
 from grainline.plan.target import Target
 from grainline.tile.ir import Axis, TileProgram
 
@@ -16,12 +17,44 @@ MMA = "mma"
 
 @dataclass(frozen=True, slots=True)
 class PlannerOptions:
-    """`mapping` forces one mapping ("" searches); `block` forces programs per block (0 chooses)."""
+    """What is searched and what is fixed; 0, "" and () mean "search" or "the target's rule".
 
-    mapping: str = ""
-    block: int = 0
-    unroll: int = 0
+    block_size             physical workers of a block: programs, times W when a packet runs one program
+    root_axis_order        a permutation of the root axes, outermost first; the last carries the lanes of whole programs
+    max_candidates         more of them are an error, not a search of the first ones
+    local_lanes            1: whole programs; W: packet-local; 0: both
+    blocks_per_task        G; wins over the search of G
+    search_task_grain      powers of two below L, ceil(L / (H T)) and L; else 0, the heuristic of the pool
+    cost_policy            None: the calibrated policy
+    reduction_partitions   independent accumulators of a long reduction, 1 to 16
+    max_unrolled_tile_elements  tiles up to this size may be expanded into scalars
+    fuse_load_reduction, fuse_expression_reduction  realisation switches
+    same_bits              choose among mappings of one numeric signature only
+    mapping                forces a mapping by name
+    packet_width           W, the lanes of a packet
+    """
+
+    block_size: int = 0
+    root_axis_order: tuple[int, ...] = ()
+    max_candidates: int = 1024
+    local_lanes: int = 0
+    blocks_per_task: int = 0
+    search_task_grain: bool = True
+    cost_policy: ExecutionCostPolicy | None = None
+    reduction_partitions: int = 0
+    max_unrolled_tile_elements: int = 64
+    fuse_load_reduction: bool = False
+    fuse_expression_reduction: bool = False
     same_bits: bool = True
+    mapping: str = ""
+    packet_width: int = 0
+
+    @staticmethod
+    def origin() -> PlannerOptions:
+        """What was chosen before there was calibration: whole programs, the pool's grain, the uncalibrated prior."""
+        return PlannerOptions(
+            local_lanes=1, search_task_grain=False, reduction_partitions=4, cost_policy=AnalyticExecutionCostPolicy()
+        )
 
 
 DEFAULT_OPTIONS = PlannerOptions()
@@ -47,6 +80,10 @@ class Mapping:
     def lanes(self) -> int:
         return self.width * self.unroll
 
+    @property
+    def is_local(self) -> bool:
+        return self.kind == LOCAL
+
     def __str__(self) -> str:
         axis = f" along {self.lane_axis.label}" if self.lane_axis is not None else ""
         return f"{self.kind}{axis} W={self.width}x{self.unroll}"
@@ -62,17 +99,35 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A legal mapping with its predicted cost of the whole launch on one thread, in picoseconds."""
+    """One point of the search space. `dispatch_size` counts physical workers; `blocks_per_task` is G as asked for."""
 
     mapping: Mapping
-    cost_ps: int | Expr
+    root_axis_order: tuple[int, ...]
+    local_lanes: int
+    block_size: int
+    blocks_per_task: int
+    dispatch_size: int
+
+    def __str__(self) -> str:
+        return f"{self.mapping}, block {self.block_size}, grain {self.blocks_per_task}"
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredCandidate:
+    """A candidate with the counts and the cost that the policy gave it."""
+
+    candidate: Candidate
+    work: ExecutionWork
+    cost: ExecutionCost
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """One realisation. Launches run blocks [0, blocks); block b covers `block` consecutive programs.
 
-    `scratch_bytes` per home; `signature` names the numeric signature: equal signature, equal bits.
+    `cost_ps` predicts all blocks on one thread with their data in its nearest caches, `traffic_bytes` are the distinct
+    bytes they touch, `task_ps` is done again by every task. `blocks_per_task` is the G of the search's extents; a
+    launch chooses its own. `scratch_bytes` per home; `signature` names the numeric signature: equal means equal bits.
     """
 
     program: TileProgram
@@ -84,6 +139,9 @@ class Plan:
     scratch_bytes: int | Expr
     signature: str
     reason: str
+    traffic_bytes: int | Expr = 0
+    task_ps: int | Expr = 0
+    blocks_per_task: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +149,10 @@ class PlanResult:
     """Plans that a tiling node may choose among at run time, and why the others are not there."""
 
     variants: tuple[Plan, ...]
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[ScoredCandidate, ...]
     refusals: tuple[Refusal, ...] = ()
     reason: str = ""
-    notes: dict[str, str] = field(default_factory=dict)
+    best: ScoredCandidate | None = None
 
 
 class PlanError(Exception):

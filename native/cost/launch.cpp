@@ -1,0 +1,98 @@
+#include "cost/launch.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+
+namespace grainline {
+namespace {
+
+constexpr int64_t kChunksPerHome = 32;
+constexpr int64_t kTasksPerHome = 64;  // smaller tasks than that are not tried
+constexpr size_t kMostChoices = 160;   // 8 numbers of homes, at most 17 grains each
+
+int64_t ceil_div(int64_t value, int64_t unit) { return (value - 1) / unit + 1; }
+
+// Bytes beyond a cache cost, the ones that fit do not.
+double memory_ps(double bytes, const MachineCosts& c) {
+  const double beyond_private = std::max(bytes - c.private_bytes, 0.0);
+  const double beyond_shared = std::max(bytes - c.shared_bytes, 0.0);
+  return (beyond_private - beyond_shared) * c.shared_byte_ps + beyond_shared * c.memory_byte_ps;
+}
+
+// When `tasks` tasks that take `each`, and then one that takes `last`, are done by a caller that
+// begins at 0 and `others` homes that begin at `delay`; who is free takes the next.
+double finish(int64_t tasks, double each, double last, int64_t others, double delay) {
+  const double alone = static_cast<double>(tasks) * each + last;
+  if (alone <= delay || each <= 0) return alone;
+  // When the others begin the caller has done some tasks and may be in the middle of one.
+  const auto done = static_cast<int64_t>(delay / each);
+  const int64_t taken = std::min(done + (static_cast<double>(done) * each < delay ? 1 : 0), tasks);
+  // From then on rounds: a task for every other home, and one for the caller.
+  const int64_t rounds = (tasks - taken) / (others + 1);
+  const int64_t rest = (tasks - taken) % (others + 1);
+  const double caller = static_cast<double>(taken + rounds) * each;
+  const double latest = delay + static_cast<double>(rounds + (rest > 0)) * each;
+  const double earliest = delay + static_cast<double>(rounds + (rest == others)) * each;
+  const double end = tasks > taken ? std::max(caller, latest) : caller;
+  return last > 0 ? std::max(end, std::min(caller, earliest) + last) : end;
+}
+
+}  // namespace
+
+double launch_time(const LaunchWork& w, int64_t grain, int homes, bool is_hot,
+                   const MachineCosts& c) {
+  const int64_t blocks = std::max<int64_t>(w.blocks, 1);
+  const auto bytes = static_cast<double>(w.traffic_bytes);
+  const double work = static_cast<double>(w.work_ps) + memory_ps(bytes, c);
+  const auto own = static_cast<double>(w.task_ps);
+  const int64_t tasks = grain >= blocks ? 1 : ceil_div(blocks, grain);
+  homes = static_cast<int>(std::min<int64_t>(homes, tasks));
+  if (homes <= 1) return work + own;
+
+  const double per_block = work / static_cast<double>(blocks);
+  const int64_t short_blocks = blocks % grain;
+  const double each = per_block * static_cast<double>(grain) + own + c.task_ps;
+  const double last =
+      short_blocks > 0 ? per_block * static_cast<double>(short_blocks) + own + c.task_ps : 0;
+  const int levels = std::bit_width(static_cast<unsigned>(homes - 1)) - 1;
+  const double paid = is_hot ? c.hot_paid_ps : c.parked_paid_ps;
+  const double delay = is_hot ? c.hot_delay_ps : c.parked_delay_ps + levels * c.home_delay_ps;
+  const double cores = finish(blocks / grain, each, last, homes - 1, std::max(delay - paid, 0.0));
+  const double bus = std::max(bytes - c.shared_bytes, 0.0) * c.bus_byte_ps;
+  return paid + std::max(cores, bus) + each * c.slack;
+}
+
+LaunchChoice choose_launch(const LaunchWork& work, int homes_allowed, bool is_hot,
+                           const MachineCosts& costs) {
+  const int64_t blocks = std::max<int64_t>(work.blocks, 1);
+  LaunchChoice tried[kMostChoices];
+  size_t count = 0;
+  double best_ps = 0;
+  const auto consider = [&](int64_t grain, int homes) {
+    const double time_ps = launch_time(work, grain, homes, is_hot, costs);
+    best_ps = count == 0 ? time_ps : std::min(best_ps, time_ps);
+    if (count < kMostChoices) tried[count++] = {grain, homes, time_ps};
+  };
+  consider(blocks, 1);
+  // Fewest homes first, and for each from small tasks to large ones, so that the first of those
+  // that are as good as the best is the safest.
+  const int most = static_cast<int>(std::min<int64_t>(homes_allowed, blocks));
+  for (int homes = 2; homes <= most; homes = homes < most ? std::min(homes * 2, most) : most + 1) {
+    const int64_t heuristic = ceil_div(blocks, int64_t{homes} * kChunksPerHome);
+    const int64_t finest = std::max<int64_t>(blocks / (int64_t{homes} * kTasksPerHome), 1);
+    auto grain = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(finest)));
+    for (; grain < blocks; grain *= 2) {
+      if (grain / 2 < heuristic && heuristic < grain) consider(heuristic, homes);
+      consider(grain, homes);
+    }
+  }
+  const auto is_as_good = [&](const LaunchChoice& choice) {
+    return choice.time_ps <= best_ps * (1 + costs.tie);
+  };
+  LaunchChoice chosen = *std::find_if(tried, tried + count, is_as_good);
+  chosen.homes = static_cast<int>(std::min<int64_t>(chosen.homes, ceil_div(blocks, chosen.grain)));
+  return chosen;
+}
+
+}  // namespace grainline

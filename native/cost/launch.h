@@ -1,0 +1,54 @@
+// Predicted time of one launch, and the task grain and homes that end it first. Pure, no
+// allocation, about ten nanoseconds per grain. The choice changes time only, never bits.
+//
+// The model: a launch is cut into tasks of G blocks. The caller begins at once, every other home
+// after a delay, and whoever is free takes the next task; the launch ends when all are done. A task
+// costs something of its own, memory beyond the caches is shared by all homes, and a part of a task
+// is added as slack: homes are never equally fast, and what static balance promises is no proof.
+#pragma once
+
+#include <cstdint>
+
+namespace grainline {
+
+// What one launch asks for. work_ps: on one core with everything in its nearest caches.
+struct LaunchWork {
+  int64_t work_ps = 0;
+  int64_t traffic_bytes = 0;  // distinct bytes that it reads and writes
+  int64_t task_ps = 0;        // done again by every task, such as streaming a packed matrix
+  int64_t blocks = 0;
+};
+
+// What this machine takes, in picoseconds. The defaults suit a virtual x86-64 server.
+struct MachineCosts {
+  double task_ps = 60e3;             // claiming and settling one task
+  double hot_paid_ps = 100e3;        // what the caller pays to hand work over, threads awake
+  double hot_delay_ps = 250e3;       // until another home has begun
+  double parked_paid_ps = 8e6;       // the same when threads must be woken
+  double parked_delay_ps = 16e6;     // since the dispatch began
+  double home_delay_ps = 1e6;        // parked: later by this for each doubling of the homes
+  double private_bytes = 512 << 10;  // cache of one core
+  double shared_bytes = 16 << 20;    // cache of all cores
+  double shared_byte_ps = 10;        // what a byte beyond the private cache adds on one core
+  double memory_byte_ps = 60;        // and beyond the shared one
+  double bus_byte_ps = 35;           // a byte of memory, all cores together
+  double slack = 0.3;                // of one task, when several homes work
+  double tie = 0.02;                 // predictions this close are the same
+};
+
+struct LaunchChoice {
+  int64_t grain = 1;  // blocks per task
+  int homes = 1;      // homes == 1  =>  grain == max(blocks, 1): one inline call
+  double time_ps = 0;
+};
+
+// grain >= 1, homes >= 1. One task or one home is an inline call.
+double launch_time(const LaunchWork& work, int64_t grain, int homes, bool is_hot,
+                   const MachineCosts& costs);
+
+// The choice that ends first among the whole range, powers of two and ceil(blocks / 32 H). Of those
+// within `tie` of it the safest: fewest homes, then smallest tasks.
+LaunchChoice choose_launch(const LaunchWork& work, int homes_allowed, bool is_hot,
+                           const MachineCosts& costs);
+
+}  // namespace grainline

@@ -1,0 +1,213 @@
+"""The finite search: every legal mapping x block width x grain, scored by a policy; the first strictly smallest wins.
+
+Enumeration order, which settles ties: root permutations in lexicographic order, whole programs before packet-local
+ones, block widths ascending, grains ascending. Nothing partial is returned: a wrong option, a policy that gives no
+cost, or a space above the budget is a PlanError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Mapping as Table
+from dataclasses import dataclass
+
+from grainline.base.dims import ceil_div, evaluate, product
+from grainline.plan.legal import legal_mappings
+from grainline.plan.policy import (
+    MAX_PACKET_WIDTH,
+    CostCoefficients,
+    ExecutionCostPolicy,
+    ExecutionTarget,
+    PolicyError,
+    check_numbers,
+    count_work,
+)
+from grainline.plan.target import Target
+from grainline.plan.types import Candidate, Mapping, PlanError, PlannerOptions, Refusal, ScoredCandidate
+from grainline.tile.ir import TileProgram
+
+MAX_PROGRAMS = 2**32 - 1
+MAX_PARTITIONS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """All candidates in enumeration order, the chosen one, and why other mappings are not among them."""
+
+    candidates: tuple[ScoredCandidate, ...]
+    best: ScoredCandidate
+    refusals: tuple[Refusal, ...]
+
+
+def search(
+    program: TileProgram,
+    host: Target,
+    target: ExecutionTarget,
+    options: PlannerOptions,
+    policy: ExecutionCostPolicy,
+    extents: Table[str, int],
+) -> Search:
+    """The exact minimum of the declared space. `extents` gives every symbol a value; `policy` is borrowed.
+
+    PlanError for options that no machine has, an illegal program, a policy that gives no cost, or too many candidates.
+    """
+    check_scalars(target, options)
+    coefficients = policy.coefficients(target, CostCoefficients())
+    _checked(coefficients, policy)
+    mappings, refusals = legal_mappings(program, host, options)
+    _check_programs(program, extents)
+    mappings = admitted(program, mappings, refusals, target, options)
+    widths = block_widths(target, options, mappings)
+    orders = [(order, m) for order, m in _ordered(program, mappings) if options.root_axis_order in ((), order)]
+    _check_order(program, options, orders)
+    _check_budget(len(widths) * len(orders), options)
+    candidates = []
+    for order, mapping in orders:
+        prices = policy.per_packet(target, program, mapping, coefficients, extents)
+        for candidate, packets, blocks in _points(program, target, options, order, mapping, widths, extents):
+            per_block = max(candidate.block_size // mapping.width, 1)
+            work = count_work(target, prices, packets, blocks, per_block, candidate.blocks_per_task)
+            cost = policy.evaluate(target, candidate, work, coefficients)
+            _checked(cost, policy)
+            candidates.append(ScoredCandidate(candidate, work, cost))
+            _check_budget(len(candidates), options)
+    return Search(tuple(candidates), pick(candidates, policy.tie), refusals)
+
+
+def pick(candidates: list[ScoredCandidate], tie: float) -> ScoredCandidate:
+    """The first of the smallest scores; within `tie` of it, the fewest workers, then the smallest task."""
+    least = min(candidates, key=lambda each: each.cost.score)
+    if tie <= 0:
+        return least
+    equals = [each for each in candidates if each.cost.score <= least.cost.score * (1 + tie)]
+    return min(
+        equals, key=lambda each: (each.work.active_workers, each.work.blocks_per_task * each.candidate.block_size)
+    )
+
+
+def check_scalars(target: ExecutionTarget, options: PlannerOptions) -> None:
+    """The numbers that mean nothing whatever the program is."""
+    width = target.packet_width
+    if not (1 <= width <= MAX_PACKET_WIDTH and width & (width - 1) == 0):
+        raise PlanError(f"packet width: expected a power of two up to {MAX_PACKET_WIDTH}, found {width}")
+    for name, value in (("worker count", target.worker_count), ("chunks per worker", target.task_chunks_per_worker)):
+        if value < 1:
+            raise PlanError(f"{name}: expected at least 1, found {value}")
+    if options.max_candidates < 1:
+        raise PlanError(f"max_candidates: expected at least 1, found {options.max_candidates}")
+    if not 0 <= options.reduction_partitions <= MAX_PARTITIONS:
+        raise PlanError(f"reduction_partitions: expected 1 to {MAX_PARTITIONS}, found {options.reduction_partitions}")
+    if options.blocks_per_task < 0:
+        raise PlanError(f"blocks_per_task: expected 0 or more, found {options.blocks_per_task}")
+
+
+def admitted(
+    program: TileProgram,
+    mappings: tuple[Mapping, ...],
+    refusals: tuple[Refusal, ...],
+    target: ExecutionTarget,
+    options: PlannerOptions,
+) -> tuple[Mapping, ...]:
+    """The legal mappings that the options leave; a forced mapping that is not legal is an error, a searched one not."""
+    if options.local_lanes not in (0, 1, target.packet_width):
+        raise PlanError(f"local_lanes: expected 0, 1 or {target.packet_width}, found {options.local_lanes}")
+    if options.local_lanes:
+        mappings = tuple(m for m in mappings if m.is_local == (options.local_lanes > 1))
+    if options.mapping:
+        mappings = tuple(m for m in mappings if m.kind == options.mapping)
+    if not mappings:
+        reasons = "; ".join(f"{r.mapping}: {r.reason}" for r in refusals)
+        raise PlanError(f"tile program {program.name!r} has no legal mapping ({reasons})")
+    return mappings
+
+
+def block_widths(target: ExecutionTarget, options: PlannerOptions, mappings: tuple[Mapping, ...]) -> tuple[int, ...]:
+    """The widths to try, ascending: legal for the target and whole packets."""
+    wanted = (options.block_size,) if options.block_size else target.block_widths
+    width = max(m.width for m in mappings)
+    legal = tuple(sorted(b for b in wanted if b in target.block_widths and b % width == 0))
+    if not legal:
+        listed = ", ".join(map(str, target.block_widths))
+        raise PlanError(f"block_size: expected a multiple of {width} among {listed}, found {options.block_size}")
+    return legal
+
+
+def task_grains(blocks: int, target: ExecutionTarget, options: PlannerOptions) -> tuple[int, ...]:
+    """The grains to try: a given one alone; without search 0, the pool's own; else powers of two, heuristic, whole."""
+    if options.blocks_per_task:
+        return (options.blocks_per_task,)
+    if not options.search_task_grain:
+        return (0,)
+    powers = {1 << bit for bit in range(max(blocks - 1, 0).bit_length()) if 1 << bit < blocks}
+    heuristic = max(-(-blocks // (target.worker_count * target.task_chunks_per_worker)), 1)
+    return tuple(sorted(powers | {heuristic, max(blocks, 1)}))
+
+
+def launch_counts(program: TileProgram, mapping: Mapping, block_size: int, extents: Table[str, int]) -> tuple[int, int]:
+    """(packets, blocks) of a launch. Blocks of whole programs do not cross the lane axis."""
+    programs = evaluate(product(axis.extent for axis in program.roots), extents)
+    if mapping.is_local or mapping.lane_axis is None:
+        return programs, ceil_div(programs, max(block_size // mapping.width, 1))
+    lane = evaluate(mapping.lane_axis.extent, extents)
+    outer = programs // lane if lane else 0
+    return outer * ceil_div(lane, mapping.width), outer * ceil_div(lane, block_size)
+
+
+def _points(
+    program: TileProgram,
+    target: ExecutionTarget,
+    options: PlannerOptions,
+    order: tuple[int, ...],
+    mapping: Mapping,
+    widths: tuple[int, ...],
+    extents: Table[str, int],
+) -> Iterator[tuple[Candidate, int, int]]:
+    """(candidate, packets, blocks) of one mapping."""
+    lanes = mapping.width if mapping.is_local else 1
+    dispatch = evaluate(product(axis.extent for axis in program.roots), extents) * lanes
+    for width in widths:
+        packets, blocks = launch_counts(program, mapping, width, extents)
+        for grain in task_grains(blocks, target, options):
+            yield Candidate(mapping, order, lanes, width, grain, dispatch), packets, blocks
+
+
+def _ordered(program: TileProgram, mappings: tuple[Mapping, ...]) -> list[tuple[tuple[int, ...], Mapping]]:
+    """(root order, mapping), lexicographic, whole before local. Whole programs put their lane axis last."""
+    plain = tuple(range(len(program.roots)))
+    pairs = []
+    for mapping in mappings:
+        order = plain
+        if not mapping.is_local and mapping.lane_axis is not None:
+            last = next(i for i, axis in enumerate(program.roots) if axis is mapping.lane_axis)
+            order = (*(i for i in plain if i != last), last)
+        pairs.append((order, mapping))
+    return sorted(pairs, key=lambda pair: (pair[0], pair[1].is_local))
+
+
+def _check_programs(program: TileProgram, extents: Table[str, int]) -> None:
+    programs = evaluate(product(axis.extent for axis in program.roots), extents)
+    if programs > MAX_PROGRAMS:
+        raise PlanError(f"tile program {program.name!r}: expected at most {MAX_PROGRAMS} programs, found {programs}")
+
+
+def _check_order(program: TileProgram, options: PlannerOptions, orders: list[tuple[tuple[int, ...], Mapping]]) -> None:
+    wanted = options.root_axis_order
+    if wanted and sorted(wanted) != list(range(len(program.roots))):
+        raise PlanError(f"root_axis_order: expected a permutation of {len(program.roots)} axes, found {wanted}")
+    if not orders:
+        raise PlanError(f"root_axis_order: {wanted} is not realised; only the lane axis leaves its place")
+
+
+def _check_budget(count: int, options: PlannerOptions) -> None:
+    if count > options.max_candidates:
+        raise PlanError(
+            f"the search has more than {options.max_candidates} candidates; fix the axis order, the block size or the "
+            "grain, or raise max_candidates"
+        )
+
+
+def _checked(found: object, policy: ExecutionCostPolicy) -> None:
+    try:
+        check_numbers(found, policy)  # type: ignore[arg-type]
+    except PolicyError as error:
+        raise PlanError(str(error)) from error
