@@ -1,9 +1,11 @@
 """Changing shapes: 300 random (batch, length) through one loaded model.
 
-    python benchmarks/shapes.py [--count 300]
+    python benchmarks/shapes.py [--count 300] [--model fp32|int8] [--threads 1|2]
 
-Counts compilations after load, watches resident memory after the first 50 shapes, and compares the first visit of a
-shape with its steady time. One late call against the same steady time shows how much a single call varies by itself.
+Counts compilations after load, compares resident memory after the first 50 shapes with that after all (both at rest:
+while shapes change, a model may hold the memory of recent larger ones; the highest of either part is shown too), and
+compares the first visit of a shape with its steady time. One late call against the same steady time shows how much a
+single call varies by itself.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from common import ENCODERS, fresh, machine, model_path, print_table, verdict
 
 RATIO_BOUND, GROWTH_BOUND_MIB = 1.3, 8.0
 CODE = """
+RUNS = 5  # the first, three steady ones, a late one
 import json, os, resource, sys, time
 import numpy as np
 import grainline
@@ -41,7 +44,11 @@ def feeds(batch, length):
              "token_type_ids": np.zeros((batch, length), np.int64)}
     return {v.name: every[v.name] for v in model.inputs}
 
-seen, first, late, sizes, at_50 = set(), [], [], [], 0.0
+def at_rest_mib():
+    time.sleep(1.5)
+    return resident_mib()
+
+seen, first, late, in_use = set(), [], [], []
 model.run(feeds(4, 64))
 while len(seen) < count:
     shape = (int(rng.integers(1, 9)), int(rng.integers(1, 257)))
@@ -49,18 +56,20 @@ while len(seen) < count:
         continue
     seen.add(shape)
     fed, times = feeds(*shape), []
-    for _ in range(7):
+    for _ in range(RUNS):
         begin = time.perf_counter()
         model.run(fed)
         times.append(time.perf_counter() - begin)
-    steady = float(np.median(times[1:6]))
+    steady = float(np.median(times[1:-1]))
     first.append(times[0] / steady)
-    late.append(times[6] / steady)
-    if len(seen) == 50:
-        at_50 = resident_mib()
-grown = resident_mib() - at_50
+    late.append(times[-1] / steady)
+    in_use.append(resident_mib())
+    if len(seen) == min(50, count):
+        at_50 = at_rest_mib()
+grown = at_rest_mib() - at_50
 at = lambda values, q: float(np.quantile(values, q))
 print(json.dumps({"compiled": compiled, "grown": grown, "at_50": at_50,
+                  "in_use": [max(in_use[:50]), max(in_use[50:], default=0.0)],
                   "first": [at(first, 0.5), at(first, 0.95)], "late": [at(late, 0.5), at(late, 0.95)]}))
 """
 
@@ -68,12 +77,17 @@ print(json.dumps({"compiled": compiled, "grown": grown, "at_50": at_50,
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=300)
+    parser.add_argument("--model", default="", help="only models with this in their title")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     options = parser.parse_args()
-    rows = []
-    for title, package in ENCODERS.items():
-        for threads in (1, 2):
-            rows.append(measure(title, model_path(package), threads, options.count))
-    head = ("model", "threads", "compiled after load", "RSS at 50, MiB", "grown since, MiB", "first/steady p50, p95",
+    chosen = {title: package for title, package in ENCODERS.items() if options.model in title}
+    rows = [
+        measure(title, model_path(package), threads, options.count)
+        for title, package in chosen.items()
+        for threads in options.threads
+    ]
+    head = ("model", "threads", "compiled after load", "RSS at 50, MiB", "grown since, MiB", "highest: to 50, after",
+            "first/steady p50, p95",
             "late/steady p50, p95", f"p95 <= {RATIO_BOUND}", f"<= {GROWTH_BOUND_MIB} MiB")  # fmt: skip
     print_table(f"{options.count} random shapes", head, rows)
     print(f"\n{machine()}")
@@ -82,8 +96,9 @@ def main() -> None:
 def measure(title: str, path: str, threads: int, count: int) -> list[object]:
     seen = fresh(CODE, path, threads, count)
     shown = [f"{seen[kind][0]:.2f}, {seen[kind][1]:.2f}" for kind in ("first", "late")]
+    resident = [f"{seen['at_50']:.0f}", f"{seen['grown']:.1f}", "{:.0f}, {:.0f}".format(*seen["in_use"])]
     bounds = [verdict(seen["first"][1], RATIO_BOUND), verdict(seen["grown"], GROWTH_BOUND_MIB)]
-    return [title, threads, seen["compiled"], f"{seen['at_50']:.0f}", f"{seen['grown']:.1f}", *shown, *bounds]
+    return [title, threads, seen["compiled"], *resident, *shown, *bounds]
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@
 #include "bind/bindings.h"
 #include "memory/host_memory.h"
 #include "memory/output_pool.h"
-#include "threads/clock.h"
+#include "base/clock.h"
 #include "threads/pool.h"
 
 namespace nb = nanobind;

@@ -1,9 +1,9 @@
 #include "exec/executor.h"
 
-#include <time.h>
-
 #include <algorithm>
 
+#include "base/clock.h"
+#include "exec/idle_trim.h"
 #include "memory/host_memory.h"
 
 namespace grainline {
@@ -11,20 +11,19 @@ namespace {
 
 const std::atomic<int32_t> kNeverTerminate{0};
 
-int64_t now_ns() {
-  timespec now{};
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
-
 }  // namespace
 
 Executor::Executor(std::shared_ptr<const Program> program, int thread_limit)
     : program_(std::move(program)),
       thread_limit_(thread_limit > 0 ? thread_limit : Pool::kMaxHomes),
-      weights_(program_->slots.size()) {}
+      weights_(program_->slots.size()) {
+  IdleTrim::process().add(this);
+}
 
-Executor::~Executor() { delete hot_.load(std::memory_order_acquire); }
+Executor::~Executor() {
+  IdleTrim::process().remove(this);
+  delete hot_.load(std::memory_order_acquire);
+}
 
 RunState* Executor::lease() {
   // Acquire: sees everything that the Run which put the state here wrote (release in give_back).
@@ -74,7 +73,10 @@ Status Executor::run(RunState& state) {
     name_failure(state);
     state.clean_up();
   }
-  state.settle_memory();
+  const int64_t end_ns = coarse_now_ns();
+  last_run_ns_.store(end_ns, std::memory_order_relaxed);
+  state.settle_memory(end_ns);
+  if (state.allocator.held_bytes() > IdleTrim::kKeptBytes) IdleTrim::process().arm();
   state.terminate = nullptr;
   return std::move(state.status);
 }
@@ -119,15 +121,15 @@ void Executor::name_failure(RunState& state) {
   state.status.add_context("node '" + program_->string(row.compute_node) + "' (" + kernel + ")");
 }
 
-size_t Executor::trim() {
+size_t Executor::trim(size_t kept_bytes) {
   size_t bytes = 0;
   if (RunState* state = hot_.exchange(nullptr, std::memory_order_acquire)) {  // as in lease
-    bytes += state->allocator.trim();
+    bytes += state->allocator.trim(kept_bytes);
     give_back(state);
   }
   const std::unique_lock<std::mutex> held(lock_, std::try_to_lock);
   if (!held.owns_lock()) return bytes;  // as in give_back
-  for (const auto& state : idle_) bytes += state->allocator.trim();
+  for (const auto& state : idle_) bytes += state->allocator.trim(kept_bytes);
   return bytes;
 }
 

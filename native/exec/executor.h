@@ -14,7 +14,8 @@ namespace grainline {
 // The sequential executor of one loaded model. Any number of threads may run it at once; each Run
 // leases a RunState of its own.
 //
-// Shared fields: hot_ (exchanged by everyone, see lease), idle_ (under lock_), and statistics.
+// Shared fields: hot_ (exchanged by everyone, see lease), idle_ (under lock_), last_run_ns_ and
+// statistics (relaxed: nothing is published through them).
 // Weights are set before the first lease and constant from then on.
 class Executor {
  public:
@@ -37,8 +38,11 @@ class Executor {
   // failure everything is free again. Either way the state can run again.
   Status run(RunState& state);
 
-  // Gives the memory of idle RunStates back to the system. Returns its bytes.
-  size_t trim();
+  // Gives the memory of idle RunStates back to the system, but for kept_bytes of each. Returns the
+  // bytes.
+  size_t trim(size_t kept_bytes = 0);
+  // End of the newest Run, steady clock.
+  int64_t last_run_ns() const { return last_run_ns_.load(std::memory_order_relaxed); }
 
   struct Statistics {
     size_t states;      // RunStates that exist
@@ -61,6 +65,7 @@ class Executor {
   std::mutex lock_;
   std::vector<std::unique_ptr<RunState>> idle_;
   std::atomic<size_t> states_{0};
+  std::atomic<int64_t> last_run_ns_{0};
 };
 
 }  // namespace grainline

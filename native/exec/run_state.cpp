@@ -1,22 +1,12 @@
 #include "exec/run_state.h"
 
-#include <time.h>
-
 #include <algorithm>
 #include <utility>
 
+#include "base/clock.h"
 #include "memory/output_pool.h"
 
 namespace grainline {
-namespace {
-
-int64_t coarse_now_ns() {
-  timespec now{};
-  clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
-  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
-
-}  // namespace
 
 RunState::RunState(std::shared_ptr<const Program> program, MemorySource& memory)
     : allocator(memory, stream), program_(std::move(program)) {
@@ -120,15 +110,21 @@ void RunState::drop_outputs() {
   }
 }
 
-void RunState::settle_memory() {
-  recent_peaks_[runs_++ % kRememberedRuns] = peak_bytes_;
+void RunState::settle_memory(int64_t now_ns) {
+  if (now_ns - window_begin_ns_ > kWindowNs) {
+    last_window_peak_bytes_ = now_ns - window_begin_ns_ > 2 * kWindowNs ? 0 : window_peak_bytes_;
+    window_peak_bytes_ = 0;
+    window_begin_ns_ = now_ns;
+  }
+  window_peak_bytes_ = std::max(window_peak_bytes_, peak_bytes_);
   peak_bytes_ = 0;
-  if (allocator.statistics().held_bytes > 2 * recent_peak_bytes() + kSlackBytes) [[unlikely]]
-    allocator.trim();
+  const size_t recent_bytes = recent_peak_bytes();
+  if (allocator.held_bytes() > 2 * recent_bytes + kSlackBytes) [[unlikely]]
+    allocator.trim(recent_bytes);
 }
 
 size_t RunState::recent_peak_bytes() const {
-  return *std::max_element(recent_peaks_, recent_peaks_ + kRememberedRuns);
+  return std::max(window_peak_bytes_, last_window_peak_bytes_);
 }
 
 bool RunState::poll() {

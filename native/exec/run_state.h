@@ -78,9 +78,9 @@ class RunState {
   void clean_up();
   // Releases the results that nobody took over: memory of outputs, objects that are outputs.
   void drop_outputs();
-  // Counters of the run that ended; gives memory back after a spike.
-  void settle_memory();
-  // The most memory that one of the last runs used at a time.
+  // Counters of the run that ended at now_ns; gives memory back after a spike.
+  void settle_memory(int64_t now_ns);
+  // The most memory that a run of the last one or two windows of kWindowNs used at a time.
   size_t recent_peak_bytes() const;
   // Called between launches; true: the run must end (the Status is set).
   bool charge(int64_t cost_ps) {
@@ -116,7 +116,8 @@ class RunState {
   static constexpr int64_t kPollEveryPs = 20'000'000;
   static constexpr int64_t kMinCharge = kPollEveryPs / 64;
   static constexpr int64_t kSignalEveryNs = 50'000'000;
-  static constexpr size_t kRememberedRuns = 8;
+  // Long enough that shapes which take turns keep their memory.
+  static constexpr int64_t kWindowNs = 2'000'000'000;
   static constexpr size_t kSlackBytes = 16 << 20;
 
   bool poll();
@@ -144,8 +145,9 @@ class RunState {
   int64_t last_poll_ns_ = 0;  // 0: not polled in this run
   size_t live_bytes_ = 0;
   size_t peak_bytes_ = 0;
-  size_t recent_peaks_[kRememberedRuns] = {};
-  size_t runs_ = 0;
+  int64_t window_begin_ns_ = 0;
+  size_t window_peak_bytes_ = 0;
+  size_t last_window_peak_bytes_ = 0;
 
   friend class Executor;
 };

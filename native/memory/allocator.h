@@ -57,8 +57,9 @@ class Allocator {
   // One use less; the memory goes back to the pool with the last.
   virtual void free(MemoryBlock* block) = 0;
 
-  // Gate, stream, then all idle memory back to the source. Returns its bytes; 0 if a wait failed.
-  virtual size_t trim() = 0;
+  // Gate, stream, then idle memory back to the source, until no more than kept_bytes are held.
+  // Returns the bytes given back; 0 if a wait failed.
+  virtual size_t trim(size_t kept_bytes) = 0;
   // As trim. internal, with a list of what is still in use, unless everything went back.
   virtual Status finalize() = 0;
   virtual AllocatorStatistics statistics() const = 0;

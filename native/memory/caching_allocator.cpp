@@ -22,36 +22,36 @@ CachingAllocator::CachingAllocator(MemorySource& source, StreamOrder& stream, Op
 
 // The order is the contract: what was freed may belong to a launch that is still to be submitted
 // (gate), then to submitted work (stream), and only then to nobody.
-Status CachingAllocator::recycle(size_t* released_bytes) {
+Status CachingAllocator::recycle(size_t kept_bytes, size_t* released_bytes) {
   ++waits_;
   *released_bytes = 0;
   if (gate_ != nullptr)
     if (Status status = gate_->wait(); !status.is_ok()) return status;
   if (Status status = stream_.synchronize(synchronize_timeout_ns_); !status.is_ok()) return status;
-  *released_bytes = pages_.recycle();
+  *released_bytes = pages_.recycle(kept_bytes);
   return Status();
 }
 
 Status CachingAllocator::allocate_after_recycle(size_t size_bytes, MemoryBlock** block) {
   size_t released_bytes = 0;
-  if (Status status = recycle(&released_bytes); !status.is_ok()) return status;
+  if (Status status = recycle(0, &released_bytes); !status.is_ok()) return status;
   *block = pages_.allocate(size_bytes);
   for (CachingAllocator* peer : peers_) {
     if (*block != nullptr) break;
-    if (Status status = peer->recycle(&released_bytes); !status.is_ok()) return status;
+    if (Status status = peer->recycle(0, &released_bytes); !status.is_ok()) return status;
     *block = pages_.allocate(size_bytes);
   }
   return *block != nullptr ? Status() : no_memory(size_bytes, pages_.statistics());
 }
 
-size_t CachingAllocator::trim() {
+size_t CachingAllocator::trim(size_t kept_bytes) {
   size_t released_bytes = 0;
-  return recycle(&released_bytes).is_ok() ? released_bytes : 0;
+  return recycle(kept_bytes, &released_bytes).is_ok() ? released_bytes : 0;
 }
 
 Status CachingAllocator::finalize() {
   size_t released_bytes = 0;
-  if (Status status = recycle(&released_bytes); !status.is_ok()) return status;
+  if (Status status = recycle(0, &released_bytes); !status.is_ok()) return status;
   return pages_.finalize();
 }
 

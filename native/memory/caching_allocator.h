@@ -41,13 +41,14 @@ class CachingAllocator final : public Allocator {
     if (--block->uses == 0) pages_.free(block);
   }
 
-  size_t trim() override;
+  size_t trim(size_t kept_bytes) override;
+  size_t held_bytes() const noexcept { return pages_.held_bytes(); }
   Status finalize() override;
   AllocatorStatistics statistics() const override;
 
  private:
   Status allocate_after_recycle(size_t size_bytes, MemoryBlock** block);
-  Status recycle(size_t* released_bytes);
+  Status recycle(size_t kept_bytes, size_t* released_bytes);
 
   SpanAllocator pages_;
   StreamOrder& stream_;

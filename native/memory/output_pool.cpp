@@ -1,10 +1,9 @@
 #include "memory/output_pool.h"
 
-#include <time.h>
-
 #include <bit>
 #include <new>
 
+#include "base/clock.h"
 #include "base/relax.h"
 #include "memory/host_memory.h"
 #include "memory/poison.h"
@@ -19,13 +18,6 @@ constexpr size_t kHeaderBytes = kMemoryAlignment;
 constexpr int kSmallestLog2 = 8;  // the smallest entry is 256 bytes
 constexpr int kSweepsPerIdleTime = 4;
 constexpr int kTakeAttempts = 64;
-
-// Milliseconds of error are fine here, and this clock costs a few nanoseconds.
-int64_t coarse_now_ns() noexcept {
-  timespec now;
-  clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
-  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
 
 std::byte* data_of(void* entry) noexcept { return static_cast<std::byte*>(entry) + kHeaderBytes; }
 

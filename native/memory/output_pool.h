@@ -37,6 +37,8 @@ class OutputPool {
   void release(std::byte* data) noexcept;
   // Gives back all that is cached. Returns its bytes.
   size_t trim() noexcept;
+  // The same for what was released before a moment of the steady clock.
+  size_t give_back_older_than(int64_t released_before_ns) noexcept;
 
   size_t cached_bytes() const noexcept { return cached_bytes_.load(std::memory_order_relaxed); }
 
@@ -64,7 +66,6 @@ class OutputPool {
   Entry* pop(int size_class) noexcept;
   bool push(Entry* entry, int64_t now_ns) noexcept;
   void sweep_if_due(int64_t now_ns) noexcept;
-  size_t give_back_older_than(int64_t released_before_ns) noexcept;
 
   MemorySource& source_;
   const size_t bound_bytes_;

@@ -126,14 +126,14 @@ void SpanAllocator::release_slab(Span* slab) {
   free_span(slab);
 }
 
-size_t SpanAllocator::recycle() {
+size_t SpanAllocator::recycle(size_t kept_bytes) {
   for (Span*& slab : spare_slab_) {
     if (slab) release_slab(slab);
     slab = nullptr;
   }
   const size_t held_before = statistics_.held_bytes;
   // Backwards, because release_segment fills the gap with the last one.
-  for (size_t i = segments_.size(); i-- > 0;) {
+  for (size_t i = segments_.size(); i-- > 0 && statistics_.held_bytes > kept_bytes;) {
     if (segments_[i]->is_idle && segments_[i]->is_whole_segment()) {
       release_segment(i);
     } else {

@@ -50,14 +50,15 @@ class SpanAllocator {
   // Whatever its count of uses says.
   void free(MemoryBlock* block);
 
-  // Returns whole idle segments to the source and discards the pages of other idle spans.
-  // Returns the bytes of the former.
-  size_t recycle();
+  // Returns whole idle segments to the source, newest first, and discards the pages of other idle
+  // spans, until no more than kept_bytes are held. Returns the bytes of the former.
+  size_t recycle(size_t kept_bytes = 0);
 
   // Recycles. Fails with a list of what is still in use; ok <=> everything went back to the source.
   Status finalize();
 
   AllocatorStatistics statistics() const noexcept;
+  size_t held_bytes() const noexcept { return statistics_.held_bytes; }
   void check_invariants() const;
 
  private:

@@ -14,7 +14,7 @@
 #include "memory/host_memory.h"
 #include "memory/output_pool.h"
 #include "memory/span_allocator.h"
-#include "threads/clock.h"
+#include "base/clock.h"
 #include "threads/pool.h"
 
 using namespace grainline;

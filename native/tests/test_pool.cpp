@@ -10,7 +10,7 @@
 #include "check.h"
 #include "device/inline_stream.h"
 #include "pool_fixture.h"
-#include "threads/clock.h"
+#include "base/clock.h"
 #include "threads/pool.h"
 
 using namespace grainline;

@@ -13,7 +13,7 @@
 #include "check.h"
 #include "memory/output_pool.h"
 #include "pool_fixture.h"
-#include "threads/clock.h"
+#include "base/clock.h"
 #include "threads/pool.h"
 
 using namespace grainline;

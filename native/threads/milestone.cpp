@@ -1,7 +1,7 @@
 #include "threads/milestone.h"
 
 #include "base/relax.h"
-#include "threads/clock.h"
+#include "base/clock.h"
 #include "threads/parking.h"
 
 namespace grainline {

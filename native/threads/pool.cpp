@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "base/relax.h"
-#include "threads/clock.h"
+#include "base/clock.h"
 #include "threads/parking.h"
 
 namespace grainline {

@@ -7,7 +7,7 @@
 #include <cstdio>
 
 #include "base/relax.h"
-#include "threads/clock.h"
+#include "base/clock.h"
 #include "threads/parking.h"
 #include "threads/pool.h"
 #include "threads/topology.h"
