@@ -8,7 +8,7 @@ from typing import Any
 from grainline.evidence.suites import PACKET, Settings
 from grainline.plan.planner import plan
 from grainline.plan.target import Target, host_target
-from grainline.plan.types import LOCAL, WHOLE, Plan, PlannerOptions
+from grainline.plan.types import LOCAL, Plan, PlannerOptions
 from grainline.tile.ir import TileProgram
 
 
@@ -34,13 +34,14 @@ class Choice:
 
 def choose(program: TileProgram, settings: Settings, homes: int, target: Target | None = None) -> Choice:
     target = target or host_target()
-    if settings.local_lanes == PACKET:
-        mapping, lanes = LOCAL, target.packet_width
-    elif settings.local_lanes == 1:
-        mapping, lanes = WHOLE, 1
-    else:
-        mapping, lanes = "", 0
-    result = plan(program, target, PlannerOptions(mapping=mapping, block=settings.block_size // max(lanes, 1)))
+    lanes = target.packet_width if settings.local_lanes == PACKET else settings.local_lanes
+    options = PlannerOptions(
+        local_lanes=lanes,
+        block_size=settings.block_size,
+        blocks_per_task=settings.blocks_per_task,
+        search_task_grain=False,
+    )
+    result = plan(program, target, options)
     best = result.variants[0]
     lanes = best.mapping.width if best.mapping.kind == LOCAL else 1
     return Choice(best, lanes, best.block * lanes, settings.blocks_per_task, len(result.candidates))

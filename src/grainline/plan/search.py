@@ -122,14 +122,15 @@ def admitted(
 
 
 def block_widths(target: ExecutionTarget, options: PlannerOptions, mappings: tuple[Mapping, ...]) -> tuple[int, ...]:
-    """The widths to try, ascending: legal for the target and whole packets."""
-    wanted = (options.block_size,) if options.block_size else target.block_widths
+    """The widths to try, ascending: whole packets. A given one is a multiple of the smallest, up to the largest."""
     width = max(m.width for m in mappings)
-    legal = tuple(sorted(b for b in wanted if b in target.block_widths and b % width == 0))
-    if not legal:
-        listed = ", ".join(map(str, target.block_widths))
-        raise PlanError(f"block_size: expected a multiple of {width} among {listed}, found {options.block_size}")
-    return legal
+    least, most = min(target.block_widths), max(target.block_widths)
+    given = options.block_size
+    if given and (given % least or given % width or not least <= given <= most):
+        raise PlanError(
+            f"block_size: expected a multiple of {least} and of the packet width {width} up to {most}, found {given}"
+        )
+    return (given,) if given else tuple(sorted(b for b in target.block_widths if b % width == 0))
 
 
 def task_grains(blocks: int, target: ExecutionTarget, options: PlannerOptions) -> tuple[int, ...]:
