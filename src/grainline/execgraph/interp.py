@@ -4,6 +4,10 @@ must reproduce.
 Kernels are Python callables by key: `kernel(arguments, begin, end, scratch)` with `arguments` a list of one uint8
 array per view (from its offset to the end of its block) followed by one int per word. The block range is cut into
 pieces so that a kernel that depends on being called once is found out.
+
+On the "cpu" device all memory is at one place. On the "discrete" device a launch reads and writes device memory alone
+and a host call host memory alone; whatever crosses goes through a copy kernel (`interp_copies.py`). Launches run where
+they stand in the order, as on a stream that completes at once.
 """
 
 from __future__ import annotations
@@ -14,11 +18,12 @@ from typing import Any
 import numpy as np
 
 from grainline.base import dims
+from grainline.execgraph.argument_block import ArgumentBlock
 from grainline.execgraph.ir import ExecuteGraph, ExecuteNode, Extent, Shape, Slot
+from grainline.execgraph.memory_model import DEVICE, HOST, Block, Bytes, OutOfCapacity, Pool
 from grainline.execgraph.order import execution_order
 
 TileCallable = Callable[[Sequence[Any], int, int, np.ndarray[Any, Any]], None]
-Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 _HOMES = 2  # how many scratch areas a workspace has here
 
@@ -27,47 +32,119 @@ class InterpError(Exception):
     """A run that the native executor must refuse too."""
 
 
+class PlaceError(AssertionError):
+    """A kernel touched memory that its processor cannot reach: the graph is wrong."""
+
+
 def interpret(
     graph: ExecuteGraph,
     feeds: Mapping[str, Any],
     kernels: Mapping[str, TileCallable],
     order: Sequence[ExecuteNode] | None = None,
+    *,
+    device: str = "cpu",
+    capacity_bytes: int | None = None,
 ) -> list[Any]:
     """The outputs in the model's order. `order` overrides the execution order (it must respect the edges)."""
-    return _Run(graph, feeds, kernels).run(execution_order(graph.main) if order is None else order)
+    run = Interpreter(graph, feeds, kernels, device=device, capacity_bytes=capacity_bytes)
+    return run.run(execution_order(graph.main) if order is None else order)
 
 
-class _Run:
-    def __init__(self, graph: ExecuteGraph, feeds: Mapping[str, Any], kernels: Mapping[str, TileCallable]) -> None:
+class Interpreter:
+    """The state of one run. `device_pool` and `host_pool` tell afterwards what lived when."""
+
+    def __init__(
+        self,
+        graph: ExecuteGraph,
+        feeds: Mapping[str, Any],
+        kernels: Mapping[str, TileCallable],
+        *,
+        device: str = "cpu",
+        capacity_bytes: int | None = None,
+    ) -> None:
         self.graph = graph
         self.kernels = kernels
+        self.is_discrete = device == "discrete"
+        self.device_pool = Pool(capacity_bytes)
+        self.host_pool = Pool() if self.is_discrete else self.device_pool
         self.env: dict[str, int] = {}
-        self.blocks: dict[int, Bytes] = {}
+        self.bytes: dict[int, Bytes] = {}
+        self.owned: dict[int, Block] = {}
+        self.place: dict[int, str] = {}
         self.objects: dict[int, Any] = {}
         self.tilings: dict[int, Any] = {}
-        for node in graph.init:
-            weight = graph.weights[node.attributes["weight"]]
-            assert weight.load is not None
-            array = weight.load() if weight.pack is None else weight.pack(weight.load())
-            self._put(node.outputs[0], array)
-        loaded = {node.attributes["weight"]: node.outputs[0] for node in graph.init}
-        for graph_input in graph.inputs:
+        self.sizes: dict[int, Any] = {}
+        self.vectors: dict[int, list[Block | None]] = {}
+        self.argument_blocks: dict[int, ArgumentBlock] = {}
+        self.copied: list[tuple[str, int]] = []
+        for node in execution_order(graph.init):
+            INTERPRETED[node.kernel](self, node)
+        self._feed(feeds)
+
+    def _feed(self, feeds: Mapping[str, Any]) -> None:
+        loaded = {n.attributes["weight"]: n.outputs[0] for n in self.graph.init if n.kernel == "LoadWeight"}
+        for graph_input in self.graph.inputs:
             if graph_input.name in feeds:
-                self._put(graph_input.slot, feeds[graph_input.name])
+                self.put(graph_input.slot, feeds[graph_input.name])
             elif graph_input.default is not None:
-                self._put(graph_input.slot, self.objects[loaded[graph_input.default]])
+                self.put(graph_input.slot, self.objects[loaded[graph_input.default]])
             else:
                 raise InterpError(f"no feed for {graph_input.name!r}")
 
     def run(self, order: Sequence[ExecuteNode]) -> list[Any]:
         for node in order:
-            _KERNELS[node.kernel](self, node)
+            try:
+                INTERPRETED[node.kernel](self, node)
+            except OutOfCapacity as problem:
+                raise InterpError(f"node {node.id} ({node.kernel}): {problem}") from problem
         return [self._output(output.slot) for output in self.graph.outputs]
 
-    def _put(self, slot: int, value: Any) -> None:
+    # ---- memory ------------------------------------------------------------------------------------------------
+
+    def put(self, slot: int, value: Any) -> None:
+        """A host value."""
         self.objects[slot] = value
+        self.place[slot] = HOST
         if isinstance(value, np.ndarray) and value.dtype.kind != "O":
-            self.blocks[slot] = np.frombuffer(np.ascontiguousarray(value).tobytes(), np.uint8).copy()
+            self.bytes[slot] = np.frombuffer(np.ascontiguousarray(value).tobytes(), np.uint8).copy()
+
+    def allocate(self, slot: int, size_bytes: int, place: str = DEVICE) -> None:
+        pool = self.device_pool if place == DEVICE else self.host_pool
+        self.own(slot, pool.allocate(size_bytes), size_bytes, place)
+
+    def own(self, slot: int, block: Block, size_bytes: int, place: str = DEVICE) -> None:
+        """Makes `slot` an owner of `block`; what it owned before goes back first."""
+        self.release(slot)
+        self.owned[slot], self.bytes[slot], self.place[slot] = block, block.data[:size_bytes], place
+
+    def share(self, source: int, target: int) -> None:
+        """`target` becomes one more owner of what `source` holds (an owner of nothing shares the address)."""
+        block = self.owned.get(source)
+        if block is not None:
+            block.users += 1
+        self.release(target)
+        if block is not None:
+            self.owned[target] = block
+        self.bytes[target], self.place[target] = self.contents(source), self.place[source]
+        if source in self.objects:
+            self.objects[target] = self.objects[source]
+
+    def release(self, slot: int) -> None:
+        block = self.owned.pop(slot, None)
+        if block is not None:
+            (self.host_pool if self.place[slot] == HOST else self.device_pool).free(block)
+
+    def contents(self, slot: int) -> Bytes:
+        return self.bytes.get(slot, np.zeros(0, np.uint8))
+
+    def on(self, place: str, slot: int, node: ExecuteNode) -> Bytes:
+        """The bytes of a slot that must lie at `place` (on the cpu device every place is the same)."""
+        if self.is_discrete and self.place[slot] != place:
+            label = self.graph.slots[slot].label
+            raise PlaceError(
+                f"node {node.id} ({node.kernel}) needs {label!r} on the {place}, not the {self.place[slot]}"
+            )
+        return self.bytes[slot]
 
     def _output(self, slot: int) -> Any:
         return self.objects[slot] if slot in self.objects else self._tensor(self.graph.slots[slot])
@@ -76,9 +153,7 @@ class _Run:
         assert slot.dtype is not None and slot.shape is not None
         shape = tuple(self.extent(extent) for extent in slot.shape)
         count = int(np.prod(shape, dtype=np.int64))
-        return (
-            self.blocks[slot.id].view(np.uint8)[: count * slot.dtype.size_bytes].view(slot.dtype.numpy).reshape(shape)
-        )
+        return self.bytes[slot.id][: count * slot.dtype.size_bytes].view(slot.dtype.numpy).reshape(shape)
 
     def extent(self, extent: Extent) -> int:
         return dims.evaluate(extent, self.env)
@@ -90,6 +165,11 @@ class _Run:
         return value
 
     # ---- kernels -----------------------------------------------------------------------------------------------
+
+    def load_weight(self, node: ExecuteNode) -> None:
+        weight = self.graph.weights[node.attributes["weight"]]
+        assert weight.load is not None
+        self.put(node.outputs[0], weight.load() if weight.pack is None else weight.pack(weight.load()))
 
     def infer_shape(self, node: ExecuteNode) -> None:
         pairs: list[tuple[Extent, int]] = []
@@ -120,69 +200,99 @@ class _Run:
         return True
 
     def alloc_memory(self, node: ExecuteNode) -> None:
-        self.blocks[node.outputs[0]] = np.full(self.size(node.attributes["size_bytes"]), 0xA5, np.uint8)
+        self.allocate(node.outputs[0], self.size(node.attributes["size_bytes"]))
+
+    def alloc_host_memory(self, node: ExecuteNode) -> None:
+        self.allocate(node.outputs[0], self.size(node.attributes["size_bytes"]), HOST)
 
     def alloc_model_output(self, node: ExecuteNode) -> None:
         slot = self.graph.slots[node.outputs[0]]
         assert slot.dtype is not None and slot.shape is not None
         count = dims.product(tuple(self.size(extent) for extent in slot.shape))
-        self.blocks[slot.id] = np.full(self.extent(count) * slot.dtype.size_bytes, 0xA5, np.uint8)
+        self.bytes[slot.id] = np.full(self.extent(count) * slot.dtype.size_bytes, 0xA5, np.uint8)
+        self.place[slot.id] = HOST
 
     def tiling(self, node: ExecuteNode) -> None:
         self.tilings[node.outputs[0]] = min(node.attributes["variants"], key=lambda v: self.size(v.cost_ps))
 
     def alloc_workspace(self, node: ExecuteNode) -> None:
         variant = self.tilings[node.inputs[0]]
-        self.blocks[node.outputs[0]] = np.full(self.size(variant.scratch_bytes) * _HOMES, 0xA5, np.uint8)
+        self.allocate(node.outputs[0], self.size(variant.scratch_bytes) * _HOMES)
 
     def launch(self, node: ExecuteNode) -> None:
         variant = self.tilings[node.inputs[0]]
-        arguments: list[Any] = [self.blocks[v.slot][self.size(v.offset_bytes) :] for v in node.attributes["views"]]
+        views = node.attributes["views"]
+        arguments: list[Any] = [self.on(DEVICE, v.slot, node)[self.size(v.offset_bytes) :] for v in views]
         arguments += [self.extent(word) for word in (*node.attributes["words"], *variant.words)]
         blocks, scratch_bytes = self.size(variant.blocks), self.size(variant.scratch_bytes)
         middle = blocks // 2
         for home, (begin, end) in enumerate(((0, middle), (middle, blocks))):
             scratch = np.zeros(0, np.uint8)
             if node.attributes["workspace"]:
-                scratch = self.blocks[node.inputs[1]][home * scratch_bytes : (home + 1) * scratch_bytes]
+                scratch = self.bytes[node.inputs[1]][home * scratch_bytes : (home + 1) * scratch_bytes]
             if begin < end:
                 self.kernels[variant.key](arguments, begin, end, scratch)
 
     def host_call(self, node: ExecuteNode) -> None:
         op = self.graph.host_ops[node.attributes["host_op"]]
         assert op.call is not None
-        arguments = [None if slot < 0 else self._argument(slot) for slot in node.attributes["arguments"]]
+        arguments = [None if slot < 0 else self._argument(slot, node) for slot in node.attributes["arguments"]]
         for slot, result in zip(node.outputs, op.call(*arguments), strict=True):
-            self._put(slot, result)
+            self.put(slot, result)
 
-    def _argument(self, slot: int) -> Any:
-        return self.objects[slot] if slot in self.objects else self._tensor(self.graph.slots[slot]).copy()
+    def _argument(self, slot: int, node: ExecuteNode) -> Any:
+        if slot in self.objects:
+            return self.objects[slot]
+        self.on(HOST, slot, node)
+        return self._tensor(self.graph.slots[slot]).copy()
 
     def extents_tensor(self, node: ExecuteNode) -> None:
         values = np.array([self.extent(extent) for extent in node.attributes["values"]], np.int64)
         offset = self.size(node.attributes["offset_bytes"])
-        self.blocks[node.inputs[0]][offset : offset + values.nbytes] = values.view(np.uint8)
+        self.on(HOST, node.inputs[0], node)[offset : offset + values.nbytes] = values.view(np.uint8)
 
     def copy_memory(self, node: ExecuteNode) -> None:
-        source, target = (self.blocks[slot] for slot in node.inputs)
+        source, target = (self.on(DEVICE, slot, node) for slot in node.inputs)
         size = self.size(node.attributes["size_bytes"])
         begin, to = self.size(node.attributes["source_offset"]), self.size(node.attributes["target_offset"])
         target[to : to + size] = source[begin : begin + size]
 
     def free_memory(self, node: ExecuteNode) -> None:
-        self.blocks.pop(node.released_slot, None)
-        self.objects.pop(node.released_slot, None)
+        slot = node.released_slot
+        self.release(slot)
+        self.bytes.pop(slot, None)
+        self.objects.pop(slot, None)
+
+    def free_memory_hold_addr(self, node: ExecuteNode) -> None:
+        self.release(node.released_slot)
+
+    def nothing(self, node: ExecuteNode) -> None:
+        """Events order streams; here every stream completes at once."""
 
 
-_KERNELS: dict[str, Callable[[_Run, ExecuteNode], None]] = {
-    "InferShape": _Run.infer_shape,
-    "AllocMemory": _Run.alloc_memory,
-    "AllocModelOutput": _Run.alloc_model_output,
-    "Tiling": _Run.tiling,
-    "AllocWorkspace": _Run.alloc_workspace,
-    "Launch": _Run.launch,
-    "HostCall": _Run.host_call,
-    "ExtentsTensor": _Run.extents_tensor,
-    "CopyMemory": _Run.copy_memory,
-    "FreeMemory": _Run.free_memory,
-}
+def _interpreted() -> dict[str, Callable[[Interpreter, ExecuteNode], None]]:
+    from grainline.execgraph.interp_copies import COPIES
+
+    run = Interpreter
+    return {
+        "LoadWeight": run.load_weight,
+        "InferShape": run.infer_shape,
+        "AllocMemory": run.alloc_memory,
+        "AllocMemHost": run.alloc_host_memory,
+        "AllocHostCpuOutputMemory": run.alloc_host_memory,
+        "AllocModelOutput": run.alloc_model_output,
+        "Tiling": run.tiling,
+        "ExecuteOpPrepare": run.tiling,
+        "AllocWorkspace": run.alloc_workspace,
+        **dict.fromkeys(("Launch", "LaunchHcom", "ExecuteOpLaunch", "ExecuteOpFunc", "ExecuteCustomOp"), run.launch),
+        "HostCall": run.host_call,
+        "ExtentsTensor": run.extents_tensor,
+        "CopyMemory": run.copy_memory,
+        **dict.fromkeys(("FreeMemory", "FreeMemHbm", "FreeTensorMemory"), run.free_memory),
+        **dict.fromkeys(("FreeMemoryHoldAddr", "FreeMemHbmHoldAddr"), run.free_memory_hold_addr),
+        **dict.fromkeys(("SendEvents", "WaitEvents"), run.nothing),
+        **COPIES,
+    }
+
+
+INTERPRETED = _interpreted()

@@ -12,7 +12,8 @@ is an anchor of the order, which consumers wait for a copy's submission, and wha
 * HOST_PATH produces host memory, so a Free of it is never a device Free;
 * NORMAL_OF_THREE leaves the memory worker when there are exactly three workers;
 * PURE depends on its inputs alone and may move to Init with them;
-* FREE_STANDING is ordered by its own place, although nothing may need its result.
+* FREE_STANDING is ordered by its own place, although nothing may need its result;
+* CONTROL decides in the run which nodes follow, so that no static order of the graph exists.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class Traits(Flag):
     NORMAL_OF_THREE = auto()
     PURE = auto()
     FREE_STANDING = auto()
+    CONTROL = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +112,14 @@ _FREES = (
     KernelType("FreeTensorMemory", MEMORY, _FREED, (), _T.GUARDER, _ANYWHERE),
 )
 
+_TO_DEVICE: dict[str, Any] = dict(
+    section=MEMORY, inputs=_SOURCES, containers=("init", "main"), repeats=True, trace=("sizes",)
+)
+
 #: Copies between host and device: the mixed kernels, and the halves that they are split into.
 _COPIES = (
-    KernelType("CopyH2D", MEMORY, _SOURCES, None, _T.ASYNC_COPY | _T.PURE, ("init", "main"), "", True, ("sizes",)),
-    KernelType(
-        "MakeSureTensorAtDevice", MEMORY, _SOURCES, None, _T.ASYNC_COPY | _T.PURE, ("init", "main"), "", True, ("sizes",)
-    ),
+    KernelType("CopyH2D", traits=_T.ASYNC_COPY | _T.PURE, **_TO_DEVICE),
+    KernelType("MakeSureTensorAtDevice", traits=_T.ASYNC_COPY | _T.PURE, **_TO_DEVICE),
     KernelType("CopyFlowLaunch", MEMORY, (("tiling",), TENSORS), None, _T.ASYNC_COPY, repeats=True, trace=("table",)),
     KernelType("CopyD2H", MEMORY, _SOURCES, _OWNER, _T.ASYNC_COPY | _T.HOST_PATH, trace=("size_bytes",)),
     KernelType(

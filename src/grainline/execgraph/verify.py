@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from grainline.base import dims
+from grainline.execgraph.gate import unproven
 from grainline.execgraph.ir import RELEASE_INDEX, ExecuteGraph, ExecuteNode, Extent
 from grainline.execgraph.order import execution_order, predecessors
-from grainline.execgraph.registry import KERNELS, SLOT_KINDS, KernelType, Kinds
+from grainline.execgraph.registry import KERNELS, LAUNCH, SLOT_KINDS, KernelType, Kinds
 
 
 def verify(graph: ExecuteGraph) -> list[str]:
@@ -111,11 +112,13 @@ def _edges(graph: ExecuteGraph) -> Iterator[str]:
 
 
 def _guarders(graph: ExecuteGraph) -> Iterator[str]:
-    """Every memory, workspace and object slot that is no output has one guarder, which waits for all its users."""
+    """Every memory, workspace and object slot that is no output has one guarder, which waits for all its users or is
+    related to them."""
     outputs = {output.slot for output in graph.outputs}
     guarders: dict[int, list[ExecuteNode]] = {}
+    related = set(graph.relations.pairs())
     for node in graph.main:
-        if node.is_guarder:
+        if node.kernel in KERNELS and node.is_guarder:
             if RELEASE_INDEX not in node.attributes:
                 yield f"guarder {node.id} does not say what it releases"
                 continue
@@ -131,7 +134,8 @@ def _guarders(graph: ExecuteGraph) -> Iterator[str]:
             continue
         for guarder in found:
             late = [n.id for n in graph.main if slot.id in n.inputs and n.id != guarder.id]
-            missing = [node_id for node_id in late if node_id not in guarder.controls]
+            waits = {*guarder.controls, *(node_id for node_id in late if (guarder.id, node_id) in related)}
+            missing = [node_id for node_id in late if node_id not in waits]
             if missing:
                 yield f"guarder {guarder.id} of slot {slot.id} does not wait for its users {missing}"
 
@@ -185,6 +189,28 @@ def _launches(graph: ExecuteGraph) -> Iterator[str]:
                 yield f"launch {node.id} has a view with the access {view.access!r}"
             if "write" in view.access and graph.slots[view.slot].kind not in ("memory", "output"):
                 yield f"launch {node.id} writes to slot {view.slot}, which is a {graph.slots[view.slot].kind}"
+
+
+def _relations(graph: ExecuteGraph) -> Iterator[str]:
+    """A relation joins a Free that holds the address with a launch of its owner graph, without an edge and proven."""
+    nodes = {node.id: node for node in graph.main}
+    pairs = graph.relations.pairs()
+    for free, launch in pairs:
+        if free not in nodes or launch not in nodes:
+            yield f"the relation ({free}, {launch}) names a node that does not exist"
+        elif not KERNELS[nodes[free].kernel].holds_address or nodes[launch].section != LAUNCH:
+            yield f"the relation ({free}, {launch}) joins {nodes[free].kernel} and {nodes[launch].kernel}"
+        elif nodes[free].owner != nodes[launch].owner:
+            yield f"the relation ({free}, {launch}) crosses from graph {nodes[free].owner} to {nodes[launch].owner}"
+    related = {free for free, _ in pairs}
+    for node in graph.main:
+        if node.kernel in KERNELS and KERNELS[node.kernel].holds_address and node.id not in related:
+            yield f"Free {node.id} holds the address and no relation protects it"
+    try:
+        for free, launch, task in unproven(graph.main, [pair for pair in pairs if set(pair) <= set(nodes)]):
+            yield f"launch {launch} may still need node {task.id} ({task.kernel}) when Free {free} runs"
+    except (ValueError, KeyError):
+        return  # `_edges` reports it
 
 
 def _extents(graph: ExecuteGraph) -> Iterator[str]:
@@ -250,6 +276,7 @@ CHECKS: tuple[Callable[[ExecuteGraph], Iterator[str]], ...] = (
     _guarders,
     _contents,
     _launches,
+    _relations,
     _extents,
     _tables,
 )

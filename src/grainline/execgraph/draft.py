@@ -1,0 +1,122 @@
+"""A draft: an ExecuteGraph that a pass takes apart and puts together again.
+
+The graph itself is never changed, so a pass that fails leaves nothing half done. Nodes are replaced by id; new nodes
+and slots get fresh numbers.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from grainline.execgraph.ir import ExecuteGraph, ExecuteNode, Slot
+
+CONTAINERS = ("init", "main", "deinit")
+
+
+class Draft:
+    """`nodes` maps ids to nodes, `container` says where each belongs; both keep the order of the graph."""
+
+    def __init__(self, graph: ExecuteGraph) -> None:
+        self.graph = graph
+        self.nodes: dict[int, ExecuteNode] = {}
+        self.container: dict[int, str] = {}
+        for name in CONTAINERS:
+            for node in getattr(graph, name):
+                self.nodes[node.id], self.container[node.id] = node, name
+        self.slots = list(graph.slots)
+        self.relations = graph.relations
+        self._next_id = max(self.nodes, default=-1) + 1
+
+    def main(self) -> list[ExecuteNode]:
+        return [node for node_id, node in self.nodes.items() if self.container[node_id] == "main"]
+
+    def slot(self, kind: str, like: Slot | None = None, label: str = "") -> int:
+        """A new slot, with type and shape of `like`."""
+        number = len(self.slots)
+        if like is None:
+            self.slots.append(Slot(number, kind, label))
+        else:
+            self.slots.append(replace(like, id=number, kind=kind, label=label or like.label))
+        return number
+
+    def add(
+        self,
+        kernel: str,
+        inputs: Iterable[int] = (),
+        outputs: Iterable[int] = (),
+        controls: Iterable[int] = (),
+        attributes: Mapping[str, Any] | None = None,
+        *,
+        like: ExecuteNode | None = None,
+        compute_node: str = "",
+        container: str = "main",
+    ) -> int:
+        """A new node of the owner graph, and by default of the compute node, of `like`; returns its id."""
+        node_id, self._next_id = self._next_id, self._next_id + 1
+        owner = 0 if like is None else like.owner
+        node = ExecuteNode(
+            node_id,
+            kernel,
+            tuple(inputs),
+            tuple(outputs),
+            tuple(sorted(set(controls))),
+            dict(attributes or {}),
+            compute_node or ("" if like is None else like.compute_node),
+            owner,
+        )
+        self.nodes[node_id], self.container[node_id] = node, container
+        return node_id
+
+    def change(self, node_id: int, **fields: Any) -> None:
+        self.nodes[node_id] = replace(self.nodes[node_id], **fields)
+
+    def order(self, earlier: int, later: int) -> None:
+        """A control edge, once."""
+        node = self.nodes[later]
+        if earlier not in node.controls:
+            self.change(later, controls=tuple(sorted((*node.controls, earlier))))
+
+    def unorder(self, earlier: int, later: int) -> None:
+        controls = self.nodes[later].controls
+        self.change(later, controls=tuple(control for control in controls if control != earlier))
+
+    def remove(self, node_id: int, *, pass_on: bool = False) -> None:
+        """Removes a node and its control edges; `pass_on` lets its successors wait for what it waited for."""
+        gone = self.nodes.pop(node_id)
+        del self.container[node_id]
+        for other in list(self.nodes.values()):
+            if node_id in other.controls:
+                kept = {control for control in other.controls if control != node_id}
+                self.change(other.id, controls=tuple(sorted(kept | set(gone.controls) if pass_on else kept)))
+
+    def move(self, node_id: int, container: str) -> None:
+        self.container[node_id] = container
+
+    def readers(self) -> dict[int, list[int]]:
+        """slot -> ids of the nodes that list it as an input."""
+        found: dict[int, list[int]] = defaultdict(list)
+        for node in self.nodes.values():
+            for slot in dict.fromkeys(node.inputs):
+                found[slot].append(node.id)
+        return found
+
+    def producers(self) -> dict[int, int]:
+        return {slot: node.id for node in self.nodes.values() for slot in node.outputs}
+
+    def successors(self) -> dict[int, list[int]]:
+        """node id -> ids of the nodes that wait for it by a control edge."""
+        found: dict[int, list[int]] = defaultdict(list)
+        for node in self.nodes.values():
+            for control in node.controls:
+                found[control].append(node.id)
+        return found
+
+    def finish(self, **fields: Any) -> ExecuteGraph:
+        parts: dict[str, Any] = {
+            name: tuple(node for node_id, node in self.nodes.items() if self.container[node_id] == name)
+            for name in CONTAINERS
+        }
+        return replace(self.graph, slots=tuple(self.slots), relations=self.relations, **parts, **fields)
