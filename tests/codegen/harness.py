@@ -34,11 +34,13 @@ class Compiled:
         """Runs all blocks in `parts` ranges; returns the first fault code."""
         words = [a.ctypes.data for a in arrays] + [evaluate(w, env) for w in self.emitted.words]
         args = (ctypes.c_int64 * max(len(words), 1))(*words)
-        scratch = np.full(evaluate(self.plan.scratch_bytes, env) + 64, 0xFF, np.uint8)
+        scratch_bytes = evaluate(self.plan.scratch_bytes, env)
+        scratch = np.full(scratch_bytes + 64, 0xFF, np.uint8)
         blocks = evaluate(self.plan.blocks, env)
         cuts = [blocks * k // parts for k in range(parts + 1)]
         for begin, end in zip(cuts, cuts[1:], strict=False):
             code = self.entry(ctypes.addressof(args), begin, end, scratch.ctypes.data)
+            assert (scratch[scratch_bytes:] == 0xFF).all(), "wrote behind the scratch"
             if code:
                 return int(code)
         return 0

@@ -38,12 +38,12 @@ def test_refusals_say_why():
 
 def test_a_program_that_loads_after_storing_is_refused_in_words():
     p = ProgramBuilder("again")
-    i = p.root("i", M)
-    x = p.view("x", F32, (M,), access="readwrite")
-    p.store(x, (i,), p.load(x, (i,)) + 1.0)
-    p.store(x, (i,), p.load(x, (i,)) * 2.0)
+    i, a = p.root("i", M), p.axis("n", 20)
+    x = p.view("x", F32, (M, 20), access="readwrite")
+    p.store(x, (i, a), p.load(x, (i, a)) + 1.0)
+    p.store(x, (i, a), p.load(x, (i, a)) * 2.0)
     with pytest.raises(PlanError, match="after storing to it"):
-        plan(p.finish(), host_target())
+        plan(p.finish(), host_target(), PlannerOptions(mapping="local"))
 
 
 def test_blocks_cover_every_program():

@@ -17,8 +17,9 @@ from grainline.base.dtypes import BOOL, F32, I64
 from grainline.codegen import memory
 from grainline.codegen.elementwise import FAULT_INDEX, Faults, apply, cast, rounded
 from grainline.codegen.emit import FunctionText, Reg, constant, i64
+from grainline.codegen.private import Array
 from grainline.codegen.words import Arguments
-from grainline.tile.access import Dataflow, LinearAccess, is_inside, linear_access, operands_of
+from grainline.tile.access import Dataflow, LinearAccess, is_inside, is_within, linear_access, operands_of
 from grainline.tile.ir import Axis, Operation, Tile, TileProgram, View
 
 
@@ -47,6 +48,8 @@ class Evaluator:
         # A view in scratch whose rows have room for whole packets. Its accesses are not masked: the loads that follow
         # a masked store wait until it has left the core.
         self.roomy: View | None = None
+        # Tiles that lie in private arrays: they are read there instead of being evaluated.
+        self.arrays: dict[int, Array] = {}
         self.reduce_here: Callable[[Operation], None] | None = None
         self.load_here: Callable[[Operation], Reg | None] | None = None
         self._linear: dict[int, LinearAccess] = {}
@@ -87,7 +90,10 @@ class Evaluator:
     def value(self, tile: Tile) -> Reg:
         """The register of a tile in the current scope; evaluates what is missing, operands first."""
         found = self.known(tile)
-        if found is None:
+        if found is None and tile.id in self.arrays:
+            found = self.arrays[tile.id].read([self.axis_value(axis) for axis in tile.space])
+            self.remember(tile, found)
+        elif found is None:
             self._evaluate(self.flow.define(tile))
             found = self.known(tile)
         assert found is not None, f"{tile} was not evaluated"
@@ -100,7 +106,7 @@ class Evaluator:
     def _evaluate(self, operation: Operation) -> None:
         result = operation.result
         assert result is not None
-        if operation.op == "reduce":
+        if operation.op in ("reduce", "mma"):
             assert self.reduce_here is not None, "a reduction where the mapping has none"
             self.reduce_here(operation)
             return
@@ -117,10 +123,29 @@ class Evaluator:
         if operation.op == "load":
             replaced = self.load_here(operation) if self.load_here is not None else None
             return self.load(operation) if replaced is None else replaced
+        if operation.op == "extract":
+            return self._extract(operation)
         args = self._operands(operation.operands)
+        if operation.op == "splat":
+            return args[0]
         if operation.op == "cast":
             return cast(self.f, args[0], result.dtype)
         return apply(self.f, operation.op, args, Faults(self.mask))
+
+    def _extract(self, operation: Operation) -> Reg:
+        """An element of a private array, or of the operand itself at its own coordinates."""
+        (operand,) = operation.operands
+        if operand.id not in self.arrays:
+            return self.value(operand)
+        array = self.arrays[operand.id]
+        coordinates = [self._index_value(operation, dimension) for dimension in range(len(operation.index))]
+        is_proven = all(is_within(i, axis.extent) for i, axis in zip(operation.index, operand.space, strict=True))
+        inside = None
+        if operation.attributes["bounds"] == "zero" and not is_proven:
+            inside = array.inside(coordinates)
+        if any(coordinate.lanes for coordinate in coordinates):
+            inside = self._join(inside, self.mask)
+        return array.read(coordinates, inside)
 
     def _operands(self, tiles: Iterable[Tile]) -> tuple[Reg, ...]:
         """Registers of equal lane count: vectors as soon as one of them is."""
@@ -163,13 +188,13 @@ class Evaluator:
         stack = list(roots)
         while stack:
             tile = stack.pop()
-            if tile.id in wanted or self.known(tile) is not None:
+            if tile.id in wanted or tile.id in self.arrays or self.known(tile) is not None:
                 continue
             wanted.add(tile.id)
             definition = self.flow.define(tile)
-            if definition.op != "reduce":
+            if definition.op not in ("reduce", "mma") and definition.region is None:
                 stack.extend(operands_of(definition))
-        return [o for o in self.program.body if o.result is not None and o.result.id in wanted]
+        return [o for o in self.flow.operations if o.result is not None and o.result.id in wanted]
 
     def _waits_for_axes(self, tile: Tile) -> bool:
         """Whether the value varies over an axis that no open loop binds."""

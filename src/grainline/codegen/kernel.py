@@ -21,8 +21,9 @@ from grainline.plan.facts import RealisedFacts
 from grainline.plan.row_schedule import schedule_rows
 from grainline.plan.target import Target
 from grainline.plan.types import LOCAL, MMA, WHOLE, Plan
+from grainline.plan.whole_schedule import schedule_whole
 
-EMITTER_VERSION = 1
+EMITTER_VERSION = 2
 FAULT_NAMES = {1: "INDEX_OUT_OF_BOUNDS", 2: "INTEGER_DIVISION_BY_ZERO"}
 PARAMETERS = [("ptr noalias nocapture readonly", "args"), ("i64", "begin"), ("i64", "end"), ("ptr", "scratch")]
 PLACEHOLDER = "grainline_kernel"
@@ -86,10 +87,10 @@ def _has_full_packets(plan: Plan) -> bool:
 def _emit_local(plan: Plan, f: FunctionText, ev: Evaluator) -> None:
     mapping = plan.mapping
     assert mapping.lane_axis is not None
-    schedule = schedule_rows(plan.program, mapping.lane_axis)
+    schedule = schedule_rows(plan.program, mapping.lane_axis, plan.aliasing)
     body = RowBody(ev, schedule, mapping.width, mapping.unroll, "%scratch")
     body.prepare()
-    roots = plan.program.roots
+    roots = mapping.order or plan.program.roots
     extents = [ev.arguments.extent(axis.extent) for axis in roots]
     count = ev.arguments.extent(product(axis.extent for axis in roots))
     first = f.mul(Reg("%begin", I64), plan.block)
@@ -105,12 +106,12 @@ def _emit_local(plan: Plan, f: FunctionText, ev: Evaluator) -> None:
 
 def _emit_whole(plan: Plan, f: FunctionText, ev: Evaluator) -> None:
     mapping, lane_axis = plan.mapping, plan.mapping.lane_axis
-    body = WholeBody(ev)
+    body = WholeBody(ev, schedule_whole(plan.program, plan.aliasing), "%scratch")
     first, last = Reg("%begin", I64), Reg("%end", I64)
     if lane_axis is None:
         for_each(f, first, last, [], lambda _digits: body.packet())
         return
-    outer = [axis for axis in plan.program.roots if axis is not lane_axis]
+    outer = [axis for axis in mapping.order or plan.program.roots if axis is not lane_axis]
     extents = [ev.arguments.extent(axis.extent) for axis in outer]
     extents.append(ev.arguments.extent(ceil_div(lane_axis.extent, plan.block)))
     extent = ev.arguments.extent(lane_axis.extent)
@@ -119,7 +120,7 @@ def _emit_whole(plan: Plan, f: FunctionText, ev: Evaluator) -> None:
         ev.enter(dict(zip(outer, digits[:-1], strict=True)))
         ev.lane_axis = lane_axis
         low, high = _bounds(f, plan, digits[-1], extent)
-        ev.hoist([o for o in plan.program.body if o.op in ("store", "reduce")], lane_axis)
+        ev.hoist(body.effects(), lane_axis)
         packets(ev, body, low, high, mapping.width, mapping.unroll, lane_axis)
         ev.leave()
 

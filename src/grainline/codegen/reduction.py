@@ -1,23 +1,37 @@
-"""Accumulators of reductions. Lanes start from a value that leaves every operand unchanged bit for bit
-(-0.0 for sums: -0.0 + x is x for every x), so no element is invented; the merge order is fixed by the lane count."""
+"""Accumulators of reductions and matrix products.
+
+Lanes start from a value that leaves every operand unchanged bit for bit (-0.0 for sums: -0.0 + x is x for every x), so
+no element is invented; the merge order is fixed by the lane count."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from grainline.base.dtypes import BF16, BOOL, F16, F32, DType
-from grainline.codegen.elementwise import LOGIC_OPCODES, cast, rounded
+from grainline.codegen.elementwise import LOGIC_OPCODES, apply, cast, rounded
 from grainline.codegen.emit import FunctionText, Reg, constant, suffix
 from grainline.tile.build import neutral_element
-from grainline.tile.ir import Operation
+from grainline.tile.ir import FOLD_LEFT, FOLD_RIGHT, Operation
+
+
+def is_strict(operation: Operation) -> bool:
+    """Whether every step is rounded to the operand's type and starts from init."""
+    return operation.attributes.get("policy") in (FOLD_LEFT, FOLD_RIGHT)
 
 
 def accumulator_dtype(operation: Operation) -> DType:
-    """f16 and bf16 accumulate in f32."""
+    """f16 and bf16 accumulate in f32, but in a strict fold."""
     dtype = operation.operands[0].dtype
-    return F32 if dtype in (F16, BF16) else dtype
+    return F32 if dtype in (F16, BF16) and not is_strict(operation) else dtype
 
 
 def start(operation: Operation, lanes: int) -> Reg:
-    kind, dtype = operation.attributes["kind"], accumulator_dtype(operation)
+    dtype = accumulator_dtype(operation)
+    if operation.op == "mma":
+        return constant(0.0, dtype, lanes)
+    kind = operation.attributes["kind"]
+    if is_strict(operation) and operation.attributes["use_init"]:
+        return constant(operation.attributes["init"], dtype, lanes)
     if kind == "add" and dtype.is_float:
         return constant(-0.0, dtype, lanes)
     return constant(neutral_element(kind, dtype), dtype, lanes)
@@ -39,8 +53,16 @@ def combine(f: FunctionText, kind: str, a: Reg, b: Reg) -> Reg:
     return f.intrinsic(("u" if dtype.kind == "u" else "s") + kind, a, b)
 
 
-def contribution(f: FunctionText, operation: Operation, value: Reg) -> Reg:
-    return cast(f, value, accumulator_dtype(operation))
+def accumulate(f: FunctionText, operation: Operation, total: Reg, values: Sequence[Reg]) -> Reg:
+    """The accumulator after one more element, in order; operands are splat to its lanes."""
+    parts = [cast(f, f.splat(value, total.lanes), total.dtype) for value in values]
+    if operation.op == "mma":
+        return f.fma(parts[0], parts[1], total) if total.dtype.is_float else f.add(f.mul(*parts), total)
+    kind = operation.attributes["kind"]
+    if is_strict(operation):
+        pair = (parts[0], total) if operation.attributes["policy"] == FOLD_RIGHT else (total, parts[0])
+        return apply(f, kind, pair)
+    return combine(f, kind, total, parts[0])
 
 
 def fold_lanes(f: FunctionText, kind: str, a: Reg, lanes: int) -> Reg:
@@ -54,6 +76,8 @@ def fold_lanes(f: FunctionText, kind: str, a: Reg, lanes: int) -> Reg:
 def finish(f: FunctionText, operation: Operation, total: Reg, count: Reg) -> Reg:
     """The result: init enters once when asked for, and is the value of an empty axis."""
     dtype = operation.operands[0].dtype
+    if operation.op == "mma" or (is_strict(operation) and operation.attributes["use_init"]):
+        return rounded(f, cast(f, total, dtype))
     kind, use_init = operation.attributes["kind"], operation.attributes["use_init"]
     init = constant(operation.attributes["init"], total.dtype, total.lanes)
     result = combine(f, kind, init, total) if use_init else total

@@ -36,6 +36,14 @@ class RowBody:
         self.scratch = scratch
         self.spilled = {spill.tile.id: spill for spill in schedule.spills}
         self.written: set[int] = set()
+        self.scalar_loads = [o.result for o in evaluator.program.body if self._is_scalar_load(o) and o.result]
+
+    def _is_scalar_load(self, operation: Operation) -> bool:
+        """Whether a load waits for nothing: neither for the coordinate of a lane nor for a reduction."""
+        flow = self.ev.flow
+        cone = flow.cone(operands_of(operation))
+        is_free = self.schedule.axis not in flow.axes_of(operation) and all(o.op != "reduce" for o in cone)
+        return operation.op == "load" and is_free
 
     def prepare(self) -> None:
         """Computes what depends on n only; call before the loop over programs."""
@@ -52,6 +60,8 @@ class RowBody:
         """All passes, then the scalar stores. Opens its own scope for the program's values."""
         self.ev.lane_axis = self.schedule.axis
         self.written = set()
+        for load in self.scalar_loads:  # a snapshot: before anything is stored
+            self.ev.value(load)
         for row_pass in self.schedule.passes:
             self._pass(row_pass)
             self.written.update(spill.tile.id for spill in row_pass.spills)
@@ -116,8 +126,7 @@ class RowBody:
         return results
 
     def _accumulate(self, operation: Operation, total: Reg) -> Reg:
-        value = reduction.contribution(self.f, operation, self.ev.vector(operation.operands[0]))
-        merged = reduction.combine(self.f, operation.attributes["kind"], total, value)
+        merged = reduction.accumulate(self.f, operation, total, [self.ev.vector(operation.operands[0])])
         return merged if self.ev.mask is None else self.f.select(self.ev.mask, merged, total)
 
     def _load_spills(self, row_pass: RowPass) -> None:

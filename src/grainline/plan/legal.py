@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import combinations
 
+from grainline.base.dims import Expr
 from grainline.plan.target import Target
 from grainline.plan.types import LOCAL, WHOLE, Mapping, PlannerOptions, Refusal
-from grainline.tile.access import Dataflow, may_overlap, operands_of, same_elements, store_groups, tile_axes
-from grainline.tile.ir import Axis, Operation, TileProgram
+from grainline.plan.whole_schedule import is_owner_preserving, schedule_whole
+from grainline.tile.access import Dataflow, commute, tile_axes
+from grainline.tile.ir import UNORDERED, Axis, TileProgram
 
+WORKSPACE_BUDGET_BYTES = 16 << 20
+NOT_LOCAL = {
+    "mma": "a matrix product",
+    "serial": "a serial loop",
+    "pipeline": "a pipeline",
+    "scan": "running sums, which go along an axis in order",
+}
 REGISTERS_IN_FLIGHT = 4
 PACKET_BYTES = 64
 
@@ -17,17 +28,22 @@ def legal_mappings(
     program: TileProgram, target: Target, options: PlannerOptions
 ) -> tuple[tuple[Mapping, ...], tuple[Refusal, ...]]:
     """Every legal whole and local mapping in a fixed order (whole first, lane axes from the innermost root)."""
-    flow = Dataflow(program)
     width, unroll = packet_shape(program, target, options)
     mappings: list[Mapping] = []
     refusals: list[Refusal] = []
-    reason = _first_reason(WHOLE_RULES, program, flow)
+    reason = _first_reason(WHOLE_RULES, program, Dataflow(program), options.aliasing)
+    if reason is None:
+        mapping = Mapping(WHOLE, None, width, unroll)
+        schedule = schedule_whole(program, options.aliasing)
+        reason = over_budget(schedule.bytes_per_lane * width)
+        is_flat = not schedule.arrays and len(schedule.segments) == 1
+        mapping = mapping if is_flat else replace(mapping, unroll=1)
     if reason is None:
         lanes: tuple[Axis | None, ...] = tuple(reversed(program.roots)) or (None,)
-        mappings += [Mapping(WHOLE, axis, width, unroll) for axis in lanes]
+        mappings += [replace(mapping, lane_axis=axis) for axis in lanes]
     else:
         refusals.append(Refusal(WHOLE, reason))
-    reason = _first_reason(LOCAL_RULES, program, flow)
+    reason = refuse_local(program, options.aliasing)
     if reason is None:
         mappings.append(Mapping(LOCAL, tile_axes(program)[0], width, unroll))
     else:
@@ -35,113 +51,107 @@ def legal_mappings(
     return tuple(mappings), tuple(refusals)
 
 
+def over_budget(workspace_bytes: int | Expr) -> str | None:
+    """Why private arrays of this size are refused; a symbolic size is decided where the extents are known."""
+    if not isinstance(workspace_bytes, int) or workspace_bytes <= WORKSPACE_BUDGET_BYTES:
+        return None
+    return f"its private arrays need {workspace_bytes} bytes a packet, more than the {WORKSPACE_BUDGET_BYTES} allowed"
+
+
 def packet_shape(program: TileProgram, target: Target, options: PlannerOptions) -> tuple[int, int]:
     """(W, packets in flight). Half the lanes when an 8-byte float is computed, so packets fit the registers.
 
     A reduction needs REGISTERS_IN_FLIGHT independent accumulators to hide the latency of an addition.
     """
-    wide = any(o.result is not None and o.result.dtype.name == "f64" for o in program.body)
+    wide = any(o.result is not None and o.result.dtype.name == "f64" for o in program.operations())
     width = options.packet_width or (target.packet_width // 2 if wide else target.packet_width)
     in_flight = max(1, REGISTERS_IN_FLIGHT * target.vector_bytes // PACKET_BYTES)
-    reduces = any(o.op == "reduce" for o in program.body)
+    reduces = any(o.op == "reduce" for o in program.operations())
     return width, options.reduction_partitions or (in_flight if reduces else min(in_flight, 2))
 
 
-def no_matrix_product(program: TileProgram, flow: Dataflow) -> str | None:
-    return "it contains a matrix product" if any(o.op == "mma" for o in program.body) else None
+# ---- whole programs ----
 
 
-def no_load_after_store(program: TileProgram, flow: Dataflow) -> str | None:
-    stored: list[str] = []
-    for operation in program.body:
-        if operation.view is None:
-            continue
-        if operation.op == "load" and operation.view.name in stored:
-            return f"it loads from {operation.view.name!r} after storing to it"
-        if operation.op == "store":
-            stored.append(operation.view.name)
-    return None
-
-
-def views_are_strided(program: TileProgram, flow: Dataflow) -> str | None:
+def views_are_strided(program: TileProgram, flow: Dataflow, aliasing: str) -> str | None:
     for view in program.views:
         if view.layout != "strided":
             return f"the view {view.name!r} has layout {view.layout}"
     return None
 
 
-def one_tile_axis(program: TileProgram, flow: Dataflow) -> str | None:
+# ---- one program per packet: each rule is a form that the distribution over lanes does not realise ----
+
+
+def lanes_may_be_chosen(program: TileProgram, flow: Dataflow, aliasing: str) -> str | None:
+    return None if program.scope == "automatic" else f"the program asks for the execution scope {program.scope!r}"
+
+
+def one_tile_axis(program: TileProgram, flow: Dataflow, aliasing: str) -> str | None:
     axes = tile_axes(program)
     return None if len(axes) == 1 else f"it has {len(axes)} tile axes, a packet's lanes run along exactly one"
 
 
-def lane_reductions_only(program: TileProgram, flow: Dataflow) -> str | None:
-    for operation in program.body:
-        if operation.op == "reduce" and operation.axis not in flow.depends[operation.operands[0].id]:
+def local_operations_only(program: TileProgram, flow: Dataflow, aliasing: str) -> str | None:
+    found = next((o.op for o in flow.operations if o.op in NOT_LOCAL), None)
+    return None if found is None else f"it contains {NOT_LOCAL[found]}"
+
+
+def extracts_preserve_owners(program: TileProgram, flow: Dataflow, aliasing: str) -> str | None:
+    if all(is_owner_preserving(o) for o in flow.operations if o.op == "extract"):
+        return None
+    return "it extracts elements that other lanes own"
+
+
+def reductions_are_closed(program: TileProgram, flow: Dataflow, aliasing: str) -> str | None:
+    for operation in flow.operations:
+        if operation.op != "reduce":
+            continue
+        if operation.attributes["policy"] != UNORDERED:
+            return f"a reduction has the policy {operation.attributes['policy']}, lanes merge in any order"
+        if operation.axis not in flow.depends[operation.operands[0].id]:
             return "a reduction's operand does not vary over its axis"
     return None
 
 
-def loop_loads_keep_their_snapshot(program: TileProgram, flow: Dataflow) -> str | None:
-    """Tile loads are evaluated inside the loops of the stores that use them, so no earlier loop may change them."""
-    earlier: list[Operation] = []
-    for group in store_groups(program):
-        for load in _loads_in_loops(group, flow):
-            assert load.view is not None
-            if any(may_overlap(load, store) for store in earlier):
-                return f"a later loop reloads {load.view.name!r} after a store may have changed it"
-            if any(load.view == store.view and not same_elements(load, store) for store in group):
-                return f"{load.view.name!r} is loaded and stored under different indices"
-        earlier += group
-    return None
-
-
-def _loads_in_loops(stores: list[Operation], flow: Dataflow) -> list[Operation]:
-    """Loads that the loop nest of `stores` executes; values of a program's own space are known before."""
-    stack = [tile for store in stores for tile in operands_of(store)]
-    seen: set[int] = set()
-    loads = []
-    while stack:
-        tile = stack.pop()
-        if tile.id in seen or not tile.space:
+def no_load_after_store(program: TileProgram, flow: Dataflow, aliasing: str) -> str | None:
+    stored: list[str] = []
+    for operation in flow.operations:
+        if operation.view is None:
             continue
-        seen.add(tile.id)
-        definition = flow.define(tile)
-        stack.extend(operands_of(definition))
-        if definition.op == "load":
-            loads.append(definition)
-    return loads
-
-
-def scan_stands_alone(program: TileProgram, flow: Dataflow) -> str | None:
-    """Running sums are carried by the one loop of one store."""
-    scans = [o for o in program.body if o.op == "scan"]
-    if scans and (len(tile_axes(program)) != 1 or sum(o.op == "store" for o in program.body) != 1):
-        return "running sums are realised in programs of one tile axis and one store"
+        if operation.op == "load" and (operation.view.name in stored or (stored and aliasing == "any")):
+            return f"it loads from {operation.view.name!r} after storing to it, or to memory that it may share"
+        if operation.op == "store":
+            stored.append(operation.view.name)
     return None
 
 
-def no_scan(program: TileProgram, flow: Dataflow) -> str | None:
-    return "running sums go along an axis in order, lanes do not" if any(o.op == "scan" for o in program.body) else None
+def stores_commute(program: TileProgram, flow: Dataflow, aliasing: str) -> str | None:
+    """The stores of a packet happen element by element, each in the pass that knows its value."""
+    for one, two in combinations([o for o in flow.operations if o.op == "store"], 2):
+        if not commute(one, two, aliasing, program.bound_axes):
+            return f"the stores to {one.view.name!r} and {two.view.name!r} may write the same element"
+    return None
 
 
-Rule = Callable[[TileProgram, Dataflow], "str | None"]
-WHOLE_RULES: tuple[Rule, ...] = (
-    no_matrix_product,
-    views_are_strided,
-    no_load_after_store,
-    loop_loads_keep_their_snapshot,
-    scan_stands_alone,
-)
+Rule = Callable[[TileProgram, Dataflow, str], "str | None"]
+WHOLE_RULES: tuple[Rule, ...] = (views_are_strided,)
 LOCAL_RULES: tuple[Rule, ...] = (
-    no_matrix_product,
-    views_are_strided,
-    no_load_after_store,
+    lanes_may_be_chosen,
+    local_operations_only,
     one_tile_axis,
-    lane_reductions_only,
-    no_scan,
+    views_are_strided,
+    extracts_preserve_owners,
+    reductions_are_closed,
+    no_load_after_store,
+    stores_commute,
 )
 
 
-def _first_reason(rules: tuple[Rule, ...], program: TileProgram, flow: Dataflow) -> str | None:
-    return next((reason for rule in rules if (reason := rule(program, flow))), None)
+def refuse_local(program: TileProgram, aliasing: str = "in_place") -> str | None:
+    """Why a packet cannot run one instance of the program; None when it can."""
+    return _first_reason(LOCAL_RULES, program, Dataflow(program), aliasing)
+
+
+def _first_reason(rules: tuple[Rule, ...], program: TileProgram, flow: Dataflow, aliasing: str) -> str | None:
+    return next((reason for rule in rules if (reason := rule(program, flow, aliasing))), None)

@@ -20,7 +20,7 @@ from grainline.base.dims import product as extent_product
 from grainline.base.dtypes import F32
 from grainline.plan.cost import launch_cost
 from grainline.plan.digits import BYTE_PRODUCTS, DigitStrip
-from grainline.plan.legal import LOCAL_RULES
+from grainline.plan.legal import refuse_local
 from grainline.plan.panels import PANEL, STRIP_ROWS
 from grainline.plan.row_schedule import schedule_rows
 from grainline.plan.target import Target
@@ -153,8 +153,7 @@ def refuse_epilogue(product: Product) -> MmaRefusal | None:
     if product.epilogue_form != "strip":
         return None
     program, _, _ = epilogue_program(product)
-    flow = Dataflow(program)
-    reason = next((found for rule in LOCAL_RULES if (found := rule(program, flow))), None)
+    reason = refuse_local(program)
     if reason is None and tile_axes(program) != (product.n,):
         reason = "it runs over another axis than the columns"
     return None if reason is None else MmaRefusal(f"the code after the product is no row program: {reason}")

@@ -20,6 +20,7 @@ from grainline.plan.types import (
     PlanResult,
     ScoredCandidate,
 )
+from grainline.plan.whole_schedule import schedule_whole
 from grainline.tile.ir import TileProgram
 from grainline.tile.passes import simplify
 
@@ -42,7 +43,7 @@ def plan(
     `extents`: values of symbols that costs are compared for; others have TYPICAL_EXTENT. `execution`: the threads that
     the search plans for, by default all of the target with awake pool threads.
     """
-    if any(o.op == "mma" for o in program.body):
+    if any(o.op == "mma" for o in program.operations()) and options.mapping != WHOLE:
         from grainline.plan.mma_chain import plan_products
 
         return plan_products(program, target, options)
@@ -51,7 +52,7 @@ def plan(
     policy = options.cost_policy or CalibratedExecutionCostPolicy()
     found = search(program, target, execution, options, policy, typical_extents(program, extents))
     reason = _reason(found)
-    chosen = _plan(program, target, found.best, reason)
+    chosen = _plan(program, target, options, found.best, reason)
     return PlanResult((chosen,), found.candidates, found.refusals, reason, found.best)
 
 
@@ -66,14 +67,16 @@ def typical_extents(program: TileProgram, extents: Table[str, int] | None) -> di
     """A value for every symbol of the program."""
     known = dict(extents or {})
     axes = [axis.extent for axis in program.roots]
-    axes += [axis.extent for o in program.body if o.result is not None for axis in o.result.space]
-    axes += [o.axis.extent for o in program.body if o.axis is not None]
+    axes += [axis.extent for o in program.operations() if o.result is not None for axis in o.result.space]
+    axes += [o.axis.extent for o in program.operations() if o.axis is not None]
     axes += [value for view in program.views for value in (*view.shape, *view.strides)]
     names = {name for extent in axes for name in symbols(extent)}
     return {name: known.get(name, TYPICAL_EXTENT) for name in sorted(names)}
 
 
-def _plan(program: TileProgram, target: Target, chosen: ScoredCandidate, reason: str) -> Plan:
+def _plan(
+    program: TileProgram, target: Target, options: PlannerOptions, chosen: ScoredCandidate, reason: str
+) -> Plan:
     candidate = chosen.candidate
     mapping = candidate.mapping
     block = max(candidate.block_size // (mapping.width if mapping.is_local else 1), 1)
@@ -86,10 +89,11 @@ def _plan(program: TileProgram, target: Target, chosen: ScoredCandidate, reason:
         blocks=blocks,
         cost_ps=launch_cost(program, mapping, blocks),
         traffic_bytes=traffic_bytes(program),
-        scratch_bytes=_scratch(program, mapping),
+        scratch_bytes=_scratch(program, mapping, options.aliasing),
         signature=str(mapping),
         reason=reason,
         blocks_per_task=candidate.blocks_per_task,
+        aliasing=options.aliasing,
     )
 
 
@@ -102,11 +106,12 @@ def _blocks(program: TileProgram, mapping: Mapping, block: int) -> int | Expr:
     return outer * ceil_div(mapping.lane_axis.extent, block)
 
 
-def _scratch(program: TileProgram, mapping: Mapping) -> int | Expr:
-    """One slot of 8-byte elements, padded, per spilled row value."""
-    if mapping.kind != LOCAL or mapping.lane_axis is None:
-        return 0
-    slots = schedule_rows(program, mapping.lane_axis).scratch_slots
+def _scratch(program: TileProgram, mapping: Mapping, aliasing: str) -> int | Expr:
+    """Private arrays of a packet, or one slot of 8-byte elements, padded, per spilled row value."""
+    if mapping.kind == WHOLE:
+        return schedule_whole(program, aliasing).bytes_per_lane * mapping.lanes
+    assert mapping.lane_axis is not None
+    slots = schedule_rows(program, mapping.lane_axis, aliasing).scratch_slots
     return ceil_div(mapping.lane_axis.extent, SCRATCH_STEP) * (SCRATCH_STEP * 8 * slots)
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from grainline.tile.access import Dataflow, linear_access, may_overlap, operands_of, same_elements
+from grainline.tile.access import Dataflow, clobbers, linear_access, operands_of
 from grainline.tile.ir import Axis, Operation, Tile, TileProgram
 
 RECOMPUTE_LIMIT = 6
@@ -54,14 +54,16 @@ class RowSchedule:
         return sum(spill.row is None for spill in self.spills)
 
 
-def schedule_rows(program: TileProgram, axis: Axis) -> RowSchedule:
-    """The passes of a program whose only tile axis is `axis`."""
-    return _Scheduler(program, axis).run()
+def schedule_rows(program: TileProgram, axis: Axis, aliasing: str = "in_place") -> RowSchedule:
+    """The passes of a program whose only tile axis is `axis`; `aliasing` as in `tile.access.clobbers`."""
+    return _Scheduler(program, axis, aliasing).run()
 
 
 class _Scheduler:
-    def __init__(self, program: TileProgram, axis: Axis) -> None:
+    def __init__(self, program: TileProgram, axis: Axis, aliasing: str) -> None:
         self.axis = axis
+        self.aliasing = aliasing
+        self.bound = program.bound_axes
         self.flow = Dataflow(program)
         self.level: dict[int, int] = {}
         for operation in program.body:
@@ -100,14 +102,12 @@ class _Scheduler:
         return tile is not None and self.axis in self.flow.depends[tile.id]
 
     def _snapshots(self) -> list[Tile]:
-        """Loads from views that the program also stores to under another index."""
-        found = []
-        for load in self.loads:
-            assert load.result is not None
-            clashes = [s for s in self.row_stores if s.view == load.view and not same_elements(load, s)]
-            if clashes:
-                found.append(load.result)
-        return found
+        """Loads that a store in the same packet may change: of other elements of one view, or of any shared memory."""
+        changed = (o for o in self.loads if any(self._clobbers(o, s, True) for s in self.row_stores))
+        return [load.result for load in changed if load.result is not None]
+
+    def _clobbers(self, load: Operation, store: Operation, together: bool) -> bool:
+        return clobbers(load, store, self.aliasing, together, self.bound)
 
     def _roots(self, p: int, store_pass: dict[int, int]) -> list[Tile]:
         effects = [o for o in self.reductions if self._level_of(o) == p]
@@ -162,7 +162,8 @@ class _Scheduler:
 
     def _reloads(self, store: Operation, values: set[int]) -> bool:
         """Whether one of `values` is a load that may read what `store` writes."""
-        return any(o.result is not None and o.result.id in values and may_overlap(o, store) for o in self.loads)
+        loads = (o for o in self.loads if o.result is not None and o.result.id in values)
+        return any(self._clobbers(load, store, False) for load in loads)
 
     def _place(self, written: dict[int, int], store_pass: dict[int, int], needed: list[set[int]]) -> tuple[Spill, ...]:
         spills: list[Spill] = []
@@ -184,7 +185,7 @@ class _Scheduler:
     def _free_row(
         self, tile: Tile, p: int, last_read: int, store_pass: dict[int, int], needed: list[set[int]], taken: set[int]
     ) -> Operation | None:
-        if tile in self.snapshots:
+        if tile in self.snapshots or self.aliasing == "any":
             return None
         for store in self.row_stores:
             if id(store) in taken or store_pass[id(store)] < last_read or not self._is_dense(store, tile):

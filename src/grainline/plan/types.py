@@ -32,6 +32,8 @@ class PlannerOptions:
     same_bits              choose among mappings of one numeric signature only
     mapping                forces a mapping by name
     packet_width           W, the lanes of a packet
+    aliasing               what is known of the memory of different views, see `tile.access.clobbers`: "in_place" is
+                           what the engine's own reuse of memory does, "any" is safe for whatever a caller passes
     """
 
     block_size: int = 0
@@ -48,6 +50,7 @@ class PlannerOptions:
     same_bits: bool = True
     mapping: str = ""
     packet_width: int = 0
+    aliasing: str = "in_place"
 
     @staticmethod
     def origin() -> PlannerOptions:
@@ -67,7 +70,8 @@ class Mapping:
     whole: lanes run along the root axis `lane_axis`, every lane is one program.
     local: one packet runs one program, lanes run along the tile axis `lane_axis`.
     mma: the matrix-product emitter decides; `details` are its own.
-    `width` is the packet width W, `unroll` the packets in flight in the main loop.
+    `width` is the packet width W, `unroll` the packets in flight in the main loop. `order` lists the root axes
+    outermost first (() = as the program does): it changes the order of execution, never an address.
     """
 
     kind: str
@@ -75,6 +79,7 @@ class Mapping:
     width: int
     unroll: int
     details: Any = None
+    order: tuple[Axis, ...] = ()
 
     @property
     def lanes(self) -> int:
@@ -142,6 +147,7 @@ class Plan:
     traffic_bytes: int | Expr = 0
     task_ps: int | Expr = 0
     blocks_per_task: int = 0
+    aliasing: str = "in_place"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 from grainline.base.dims import Expr
-from grainline.tile.ir import Axis, Operation, Tile, TileProgram
+from grainline.tile.ir import Affine, Axis, Operation, Region, Tile, TileProgram
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,25 +62,48 @@ def may_overlap(load: Operation, store: Operation) -> bool:
     return moving[0] == moving[1] and not one.dynamic and not two.dynamic
 
 
+def clobbers(load: Operation, store: Operation, aliasing: str, together: bool, bound: Collection[Axis]) -> bool:
+    """Whether a store of the same instance may change elements that a load has to find unchanged.
+
+    `together` says that both happen element by element in one loop nest, the load of an element first. `aliasing` says
+    what is known of the memory of different views: "none" is shared, it is shared "in_place" (equal addresses for equal
+    elements, see `may_overlap`), or "any" overlap is possible.
+    """
+    if load.view == store.view:
+        return not (together and same_elements(load, store)) and not are_disjoint(load, store, bound)
+    if aliasing == "in_place":
+        return not together and may_overlap(load, store)
+    return aliasing == "any"
+
+
 def _is_zero(value: int | Expr) -> bool:
     return isinstance(value, int) and value == 0
 
 
 def is_inside(operation: Operation, dimension: int) -> bool:
-    """Whether index item `dimension` provably lies in the view: 0 <= offset + sum(c * axis) < shape."""
+    """Whether index item `dimension` provably lies in the view."""
     assert operation.view is not None
-    item, extent = operation.index[dimension], operation.view.shape[dimension]
+    return is_within(operation.index[dimension], operation.view.shape[dimension])
+
+
+def is_within(item: Affine | Tile, extent: int | Expr) -> bool:
+    """The interval proof 0 <= offset + sum(c * axis) < extent.
+
+    Every partial sum of the index lies between the proven ends, so its 64-bit arithmetic does not overflow.
+    """
     if isinstance(item, Tile):
         return False
-    last: int | Expr = item.offset
-    if not isinstance(item.offset, int) or item.offset < 0:
-        return False
+    low: int | Expr = item.offset
+    high: int | Expr = item.offset
     for axis, coefficient in item.terms:
-        if not isinstance(coefficient, int) or coefficient < 0:
+        if not isinstance(coefficient, int):
             return False
-        last = last + coefficient * (axis.extent - 1)
-    room = extent - last
-    return isinstance(room, int) and room >= 1
+        if coefficient < 0:
+            low = low + coefficient * (axis.extent - 1)
+        else:
+            high = high + coefficient * (axis.extent - 1)
+    room = extent - high
+    return isinstance(low, int) and low >= 0 and isinstance(room, int) and room >= 1
 
 
 def operands_of(operation: Operation) -> tuple[Tile, ...]:
@@ -93,51 +117,110 @@ def index_axes(operation: Operation) -> tuple[Axis, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def effect_axes(operation: Operation, roots: tuple[Axis, ...]) -> tuple[Axis, ...]:
+def effect_axes(operation: Operation, bound: Collection[Axis]) -> tuple[Axis, ...]:
     """The tile axes that a store runs over, or that an operation's value spans, outermost first."""
     if operation.result is not None:
         return operation.result.space
     found = dict.fromkeys(index_axes(operation))
     for tile in operands_of(operation):
         found.update(dict.fromkeys(tile.space))
-    return tuple(axis for axis in found if axis not in roots)
+    return tuple(axis for axis in found if axis not in bound)
 
 
-def store_groups(program: TileProgram) -> list[list[Operation]]:
-    """Stores that share one loop nest, in an order that is allowed.
+def store_groups(stores: Sequence[Operation], bound: Collection[Axis], aliasing: str) -> list[list[Operation]]:
+    """Those of `stores` that share one loop nest, in an order that is allowed when no load lies between them.
 
-    Stores to different views commute, so all stores over the same tile axes form one group, scalar stores last. When a
-    view is stored to twice, only neighbours form a group and the program's order stays.
+    Stores that commute and run over the same tile axes form one group, scalar stores last. Where two do not commute,
+    the program's order stays: only neighbours form a group, and only where the order of each element stays too.
     """
-    stores = [o for o in program.body if o.op == "store"]
-    axes = [frozenset(effect_axes(o, program.roots)) for o in stores]
-    if len({o.view.name for o in stores if o.view is not None}) == len(stores):
+    axes = [frozenset(effect_axes(o, bound)) for o in stores]
+    if all(commute(a, b, aliasing, bound) for a, b in combinations(stores, 2)):
         order = sorted(dict.fromkeys(axes), key=lambda found: not found)
         return [[o for o, found in zip(stores, axes, strict=True) if found == wanted] for wanted in order]
     groups: list[list[Operation]] = []
     for position, operation in enumerate(stores):
-        if position and axes[position] == axes[position - 1]:
+        is_near = position > 0 and axes[position] == axes[position - 1]
+        if is_near and all(commute(o, operation, aliasing, bound) or _same_place(o, operation) for o in groups[-1]):
             groups[-1].append(operation)
         else:
             groups.append([operation])
     return groups
 
 
+def commute(a: Operation, b: Operation, aliasing: str, bound: Collection[Axis]) -> bool:
+    """Whether two stores of one instance never write the same element. (In place is between a load and a store.)"""
+    return are_disjoint(a, b, bound) if a.view == b.view else aliasing != "any"
+
+
+def _same_place(a: Operation, b: Operation) -> bool:
+    return a.view == b.view and same_elements(a, b)
+
+
+def are_disjoint(a: Operation, b: Operation, bound: Collection[Axis]) -> bool:
+    """Whether two accesses of one view, in one instance, provably touch different elements.
+
+    The law: addresses c*i and d + c*j over one tile axis of extent n differ when c does not divide d, or |d| >= c*n.
+    """
+    one, two = linear_access(a), linear_access(b)
+    moving = {axis for form in (one, two) for axis, c in form.coefficients.items() if not _is_zero(c)}
+    if one.dynamic or two.dynamic or any(one.coefficient(x) != two.coefficient(x) for x in moving):
+        return False
+    step, extent = _one_tile_step(a, b, bound)
+    apart = one.offset - two.offset
+    if not isinstance(step, int) or step <= 0:
+        return False
+    if isinstance(apart, int) and apart % step:
+        return True
+    rooms = (apart - extent * step, -1 * apart - extent * step)
+    return any(isinstance(room, int) and room >= 0 for room in rooms)
+
+
+def _one_tile_step(a: Operation, b: Operation, bound: Collection[Axis]) -> tuple[int | Expr, int | Expr]:
+    """(step, extent) of the only tile axis that two accesses run over; step 0 when there are more or none.
+
+    The coordinates of bound axes are equal in both accesses.
+    """
+    axes = {axis for o in (a, b) for axis in index_axes(o) if axis not in bound}
+    if len(axes) != 1:
+        return 0, 0
+    (axis,) = axes
+    return linear_access(a).coefficient(axis), axis.extent
+
+
 class Dataflow:
-    """Definitions, users and dependences of one program, computed once."""
+    """Definitions and dependences of one program, computed once."""
 
     def __init__(self, program: TileProgram) -> None:
         self.program = program
         self.definition: dict[int, Operation] = {}
-        self.users: dict[int, list[Operation]] = {}
         self.depends: dict[int, frozenset[Axis]] = {}
-        for operation in program.body:
-            for tile in operands_of(operation):
-                self.users[tile.id].append(operation)
-            if operation.result is not None:
-                self.definition[operation.result.id] = operation
-                self.users[operation.result.id] = []
-                self.depends[operation.result.id] = self.axes_of(operation)
+        self.operations = tuple(program.operations())
+        self._read(program.body)
+
+    def _read(self, body: Sequence[Operation]) -> None:
+        for operation in body:
+            if operation.region is not None:
+                self._read_loop(operation, operation.region)
+            elif operation.result is not None:
+                self._define(operation.result, operation, self.axes_of(operation))
+
+    def _read_loop(self, loop: Operation, region: Region) -> None:
+        """A carried value varies over what any iteration's varies over: repeated until nothing is added."""
+        axes = [self.depends[tile.id] for tile in loop.operands]
+        while True:
+            for tile, found in zip(region.carried, axes, strict=True):
+                self._define(tile, loop, found)
+            self._read(region.body)
+            after = [a | self.depends[t.id] - {loop.axis} for a, t in zip(axes, region.yields, strict=True)]
+            if after == axes:
+                break
+            axes = after
+        for tile, found in zip(loop.results, axes, strict=True):
+            self._define(tile, loop, found)
+
+    def _define(self, tile: Tile, operation: Operation, axes: Iterable[Axis]) -> None:
+        self.definition[tile.id] = operation
+        self.depends[tile.id] = frozenset(axes)
 
     def axes_of(self, operation: Operation) -> frozenset[Axis]:
         """Every axis, root axes included, that the operation's value or effect varies over."""
@@ -148,6 +231,11 @@ class Dataflow:
             axes.add(operation.axis)
         if operation.op in ("reduce", "mma") and operation.axis is not None:
             axes.discard(operation.axis)
+        if operation.op == "splat" and operation.result is not None:
+            axes.update(operation.result.space)
+        if operation.op == "extract":
+            axes = {a for a in axes if a not in operation.operands[0].space} | set(index_axes(operation))
+            axes.update(a for item in operation.index if isinstance(item, Tile) for a in self.depends[item.id])
         return frozenset(axes)
 
     def define(self, tile: Tile) -> Operation:
@@ -162,14 +250,15 @@ class Dataflow:
             if number not in needed:
                 needed.add(number)
                 stack.extend(tile.id for tile in operands_of(self.definition[number]))
-        return [o for o in self.program.body if o.result is not None and o.result.id in needed]
+        return [o for o in self.operations if o.result is not None and o.result.id in needed]
 
 
 def tile_axes(program: TileProgram) -> tuple[Axis, ...]:
-    """The non-root axes in order of first appearance."""
+    """The axes that are not bound, in order of first appearance."""
     found: dict[Axis, None] = {}
-    for operation in program.body:
+    bound = program.bound_axes
+    for operation in program.operations():
         spaces = [tile.space for tile in operands_of(operation)]
         spaces.append(operation.result.space if operation.result is not None else index_axes(operation))
-        found.update(dict.fromkeys(a for space in spaces for a in space if a not in program.roots))
+        found.update(dict.fromkeys(a for space in spaces for a in space if a not in bound))
     return tuple(found)

@@ -10,17 +10,33 @@
 
 `Value` wraps a `Tile` and carries the operators. Numbers mix with values and take the value's element type. An index
 item is an axis, an extent, an `Affine` (see `affine`), or a `Value` of dtype i64 that is computed at run time.
+`x.at(i, j)` is an element of a tile. A loop is a function of the carried values:
+
+    k = p.axis("k", K)
+    total, top = p.serial(k, (p.const(0.0), p.const(-inf)), lambda total, top: (total + row(k), p.max(top, row(k))))
+
 `finish()` verifies the program and returns it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from grainline.base.dims import Expr, row_major_strides
 from grainline.base.dtypes import BOOL, F32, I64, DType
-from grainline.tile.ir import COMPARISONS, ELEMENTWISE, Affine, Axis, Operation, Tile, TileProgram, View
+from grainline.tile.ir import (
+    COMPARISONS,
+    ELEMENTWISE,
+    UNORDERED,
+    Affine,
+    Axis,
+    Operation,
+    Region,
+    Tile,
+    TileProgram,
+    View,
+)
 
 Number = "int | float | bool"
 
@@ -106,6 +122,10 @@ class Value:
     def __or__(self, other: Any) -> Value:
         return self.builder.elementwise("or", self, other)
 
+    def at(self, *index: Any, bounds: str = "assume") -> Value:
+        """The elements at `index`, one item per axis of the tile; `bounds` "zero" gives 0 outside."""
+        return self.builder.extract(self, index, bounds)
+
     def __repr__(self) -> str:
         return f"{self.tile!r}:{self.dtype}{list(self.space)}"
 
@@ -113,9 +133,11 @@ class Value:
 class ProgramBuilder:
     """Appends operations in SSA order. Every elementwise name of `ir.ELEMENTWISE` is also a method."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, scope: str = "automatic") -> None:
         self.name = name
+        self.scope = scope
         self._roots: list[Axis] = []
+        self._loops: list[Axis] = []
         self._views: list[View] = []
         self._body: list[Operation] = []
         self._next_id = 0
@@ -126,8 +148,12 @@ class ProgramBuilder:
         self._roots.append(axis)
         return axis
 
+    def parallel(self, *domain: tuple[str, int | Expr]) -> tuple[Axis, ...]:
+        """The root nest at once: one axis per (label, extent), outermost first."""
+        return tuple(self.root(label, extent) for label, extent in domain)
+
     def axis(self, label: str, extent: int | Expr) -> Axis:
-        """A tile axis."""
+        """A tile axis, or the axis of a loop."""
         return Axis(label, extent)
 
     def view(
@@ -154,8 +180,44 @@ class ProgramBuilder:
         return self._append("const", (), dtype, (), attributes={"value": value})
 
     def coord(self, axis: Axis) -> Value:
-        """The i64 coordinate of an axis: scalar for a root axis, else a tile over it."""
-        return self._append("coord", (), I64, () if axis in self._roots else (axis,), axis=axis)
+        """The i64 coordinate of an axis: scalar for a root or loop axis, else a tile over it (iota)."""
+        return self._append("coord", (), I64, () if axis in self._bound else (axis,), axis=axis)
+
+    def map(self, space: Sequence[Axis], body: Callable[..., Value]) -> Value:
+        """The tile over `space` whose element at each place is `body` of the coordinates."""
+        return self.splat(body(*(self.coord(axis) for axis in space)), space)
+
+    def splat(self, value: Value, space: Sequence[Axis]) -> Value:
+        """`value` over the axes of `space` too."""
+        joined = join_spaces([tuple(space), value.space])
+        return value if joined == value.space else self._append("splat", (value.tile,), value.dtype, joined)
+
+    def extract(self, value: Value, index: Sequence[Any], bounds: str = "assume") -> Value:
+        """The elements of a tile at `index`, one item per axis of its space."""
+        items = tuple(self._index(item) for item in index)
+        space, attributes = self._space_of(items), {"bounds": bounds}
+        return self._append("extract", (value.tile,), value.dtype, space, index=items, attributes=attributes)
+
+    def gather(self, value: Value, axis: Axis, index: Value, fallback: Any = 0) -> Value:
+        """`value` at `index` along `axis`; `fallback` where the index lies outside."""
+        items = [index if other is axis else other for other in value.space]
+        inside = (index >= 0) & (index < self.extent(axis.extent))
+        return self.select(inside, value.at(*items, bounds="zero"), fallback)
+
+    def serial(self, axis: Axis, initial: Sequence[Value], body: Callable[..., Any]) -> tuple[Value, ...]:
+        """Runs `body` for every coordinate of `axis` in order; it takes the carried values and returns the next."""
+        return self._loop("serial", axis, initial, body, {})
+
+    def pipeline(
+        self, axis: Axis, initial: Sequence[Value], body: Callable[..., Any], stages: int, initiation_interval: int = 1
+    ) -> tuple[Value, ...]:
+        """A serial loop whose body is cut into `stages` by `stage`."""
+        attributes = {"stages": stages, "initiation_interval": initiation_interval}
+        return self._loop("pipeline", axis, initial, body, attributes)
+
+    def stage(self, label: str) -> None:
+        """Cuts the body of a pipeline."""
+        self._body.append(Operation("stage", (), None, attributes={"label": label}))
 
     def extent(self, value: int | Expr) -> Value:
         return self._append("extent", (), I64, (), attributes={"value": value})
@@ -193,10 +255,12 @@ class ProgramBuilder:
             return value
         return self._append("cast", (value.tile,), to, value.space)
 
-    def reduce(self, kind: str, value: Value, axis: Axis, init: float | int | None = None) -> Value:
+    def reduce(
+        self, kind: str, value: Value, axis: Axis, init: float | int | None = None, policy: str = UNORDERED
+    ) -> Value:
         """Folds `value` over `axis`. A given `init` enters once; otherwise an empty axis gives the identity."""
         neutral = neutral_element(kind, value.dtype) if init is None else init
-        attributes = {"kind": kind, "init": neutral, "use_init": init is not None}
+        attributes = {"kind": kind, "init": neutral, "use_init": init is not None, "policy": policy}
         space = tuple(a for a in value.space if a is not axis)
         return self._append("reduce", (value.tile,), value.dtype, space, axis=axis, attributes=attributes)
 
@@ -227,7 +291,7 @@ class ProgramBuilder:
     def finish(self) -> TileProgram:
         from grainline.tile.verify import verify
 
-        program = TileProgram(self.name, tuple(self._views), tuple(self._roots), tuple(self._body))
+        program = TileProgram(self.name, tuple(self._views), tuple(self._roots), tuple(self._body), self.scope)
         verify(program)
         return program
 
@@ -235,6 +299,26 @@ class ProgramBuilder:
         if op not in ELEMENTWISE and op.rstrip("_") not in ELEMENTWISE:
             raise AttributeError(op)
         return lambda *operands: self.elementwise(op.rstrip("_"), *operands)
+
+    @property
+    def _bound(self) -> list[Axis]:
+        return [*self._roots, *self._loops]
+
+    def _loop(
+        self, op: str, axis: Axis, initial: Sequence[Value], body: Callable[..., Any], attributes: dict[str, Any]
+    ) -> tuple[Value, ...]:
+        carried = tuple(self._tile(value.dtype, value.space) for value in initial)
+        outside, self._body = self._body, []
+        self._loops.append(axis)
+        yielded = body(*(Value(tile, self) for tile in carried))
+        self._loops.remove(axis)
+        inside, self._body = self._body, outside
+        yields = (yielded,) if isinstance(yielded, Value) else tuple(yielded or ())
+        region = Region(carried, tuple(inside), tuple(value.tile for value in yields))
+        results = tuple(self._tile(value.dtype, value.space) for value in initial)
+        starts = tuple(value.tile for value in initial)
+        self._body.append(Operation(op, starts, None, None, (), axis, attributes, results, region))
+        return tuple(Value(tile, self) for tile in results)
 
     def _extremum(self, kind: str, value: Value, other: Any) -> Value:
         if isinstance(other, Axis):
@@ -248,21 +332,24 @@ class ProgramBuilder:
         return item.tile if isinstance(item, Value) else as_affine(item)
 
     def _space_of(self, items: Sequence[Affine | Tile]) -> tuple[Axis, ...]:
-        return index_space(items, self._roots)
+        return index_space(items, self._bound)
+
+    def _tile(self, dtype: DType, space: tuple[Axis, ...]) -> Tile:
+        self._next_id += 1
+        return Tile(self._next_id - 1, dtype, space)
 
     def _append(self, op: str, operands: tuple[Tile, ...], dtype: DType, space: tuple[Axis, ...], **rest: Any) -> Value:
-        tile = Tile(self._next_id, dtype, space)
-        self._next_id += 1
+        tile = self._tile(dtype, space)
         self._body.append(Operation(op, operands, tile, **rest))
         return Value(tile, self)
 
 
-def index_space(items: Sequence[Affine | Tile], roots: Sequence[Axis]) -> tuple[Axis, ...]:
-    """The space that an access with these index items spans: its axes in order, root axes left out."""
+def index_space(items: Sequence[Affine | Tile], bound: Collection[Axis]) -> tuple[Axis, ...]:
+    """The space that an access with these index items spans: its axes in order, bound axes left out."""
     spaces = []
     for item in items:
         axes = item.space if isinstance(item, Tile) else tuple(axis for axis, _ in item.terms)
-        spaces.append(tuple(axis for axis in axes if axis not in roots))
+        spaces.append(tuple(axis for axis in axes if axis not in bound))
     return join_spaces(spaces)
 
 

@@ -2,7 +2,7 @@
 
 Arguments are flat or shaped NumPy arrays, one per view; elements are addressed through the view's strides from the
 array's first element (`ravel` must be a view). Instances run one after the other, optionally in a random order. A load
-copies (snapshot). A reduction folds in NumPy's order of `reduce`, which is one of the allowed groupings.
+copies (snapshot). An unordered reduction folds in NumPy's order of `reduce`, which is one of the allowed groupings.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import numpy as np
 
 from grainline.base.dims import evaluate
 from grainline.tile.interp_elementwise import ELEMENTWISE_MEANING, cast
-from grainline.tile.ir import Axis, Operation, Tile, TileProgram
+from grainline.tile.ir import FOLD_RIGHT, UNORDERED, Axis, Operation, Region, Tile, TileProgram
 
 Array = np.ndarray
+FOLDS: dict[str, Any] = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
 FAULT_INDEX = 1
 FAULT_DIVISION = 2
 
@@ -60,16 +61,31 @@ class _Instance:
         self.program = program
         self.buffers = buffers
         self.env = env
-        self.roots = roots
+        self.bound = dict(roots)
         self.values: dict[int, Array] = {}
 
     def run(self) -> None:
-        for operation in self.program.body:
+        self._run(self.program.body)
+
+    def _run(self, body: Sequence[Operation]) -> None:
+        for operation in body:
             if operation.op == "store":
                 self._store(operation)
-                continue
-            assert operation.result is not None
-            self.values[operation.result.id] = self._value(operation, operation.result)
+            elif operation.region is not None:
+                self._loop(operation, operation.region)
+            elif operation.result is not None:
+                self.values[operation.result.id] = self._value(operation, operation.result)
+
+    def _loop(self, operation: Operation, region: Region) -> None:
+        assert operation.axis is not None
+        state = [self.values[tile.id] for tile in operation.operands]
+        for coordinate in range(evaluate(operation.axis.extent, self.env)):
+            self.bound[operation.axis] = coordinate
+            self.values |= {tile.id: value for tile, value in zip(region.carried, state, strict=True)}
+            self._run(region.body)
+            state = [self.values[tile.id] for tile in region.yields]
+        self.bound.pop(operation.axis, None)
+        self.values |= {tile.id: value for tile, value in zip(operation.results, state, strict=True)}
 
     def _value(self, operation: Operation, result: Tile) -> Array:
         op, attributes = operation.op, operation.attributes
@@ -84,6 +100,8 @@ class _Instance:
             return self._coordinate(operation.axis, (operation.axis,) if result.space else ())
         if op == "load":
             return self._load(operation, result)
+        if op == "extract":
+            return self._extract(operation, result)
         if op == "reduce":
             return self._reduce(operation)
         if op == "scan":
@@ -91,6 +109,8 @@ class _Instance:
         if op == "mma":
             return self._mma(operation, result)
         operands = [self._spread(tile, result.space) for tile in operation.operands]
+        if op == "splat":
+            return np.broadcast_to(operands[0], self._shape(result.space)).copy()
         if op == "cast":
             return cast(operands[0], operation.operands[0].dtype, result.dtype)
         if op in ("div", "mod", "fmod") and not operation.operands[0].dtype.is_float and bool(np.any(operands[1] == 0)):
@@ -110,8 +130,8 @@ class _Instance:
         return value.reshape([next(sizes) if axis in tile.space else 1 for axis in space])
 
     def _coordinate(self, axis: Axis, space: tuple[Axis, ...]) -> Array:
-        if axis in self.roots:
-            return np.asarray(self.roots[axis], dtype=np.int64)
+        if axis in self.bound:
+            return np.asarray(self.bound[axis], dtype=np.int64)
         shape = [-1 if other is axis else 1 for other in space]
         return np.arange(evaluate(axis.extent, self.env), dtype=np.int64).reshape(shape)
 
@@ -164,13 +184,26 @@ class _Instance:
             loaded = loaded ^ np.int8(-128)
         return np.where(inside, loaded, np.zeros((), buffer.dtype)).astype(buffer.dtype)
 
+    def _extract(self, operation: Operation, result: Tile) -> Array:
+        (operand,) = operation.operands
+        value, indices = self.values[operand.id], self._index(operation, result.space)
+        inside = np.ones(self._shape(result.space), bool)
+        for index, extent in zip(indices, value.shape, strict=True):
+            inside &= (index >= 0) & (index < extent)
+        if operation.attributes["bounds"] == "assume":
+            assert bool(inside.all()), f"an extract from {operand} that assumes its bounds leaves them"
+        if value.size == 0:
+            return np.zeros(inside.shape, value.dtype)
+        found = value[tuple(np.where(inside, index, 0) for index in indices)]
+        return np.where(inside, found, np.zeros((), value.dtype)).astype(value.dtype)
+
     def _store(self, operation: Operation) -> None:
         assert operation.view is not None
         axes = dict.fromkeys(
             axis
             for item in operation.index
             for axis in (item.space if isinstance(item, Tile) else (a for a, _ in item.terms))
-            if axis not in self.roots
+            if axis not in self.bound
         )
         space = tuple(axes)
         offsets, inside = self._locate(operation, space)
@@ -187,6 +220,8 @@ class _Instance:
         if value.shape[position] == 0:
             shape = value.shape[:position] + value.shape[position + 1 :]
             return np.full(shape, init, dtype)
+        if attributes["policy"] != UNORDERED:
+            return _strict_fold(attributes, np.moveaxis(value, position, 0), init)
         folded = _fold(attributes["kind"], value, position)
         if attributes["use_init"]:
             folded = _fold(attributes["kind"], np.stack([np.broadcast_to(init, folded.shape), folded]), 0)
@@ -212,10 +247,21 @@ class _Instance:
         return np.sum(np.broadcast_to(a * b, self._shape(space)), axis=-1).astype(result.dtype.numpy)
 
 
+def _strict_fold(attributes: Mapping[str, Any], elements: Array, init: Array) -> Array:
+    """Folds the first dimension in order: from the left, or from the right for fold_right; every step in the type."""
+    kind, dtype = attributes["kind"], elements.dtype
+    from_right = attributes["policy"] == FOLD_RIGHT
+    remaining = list(elements[::-1] if from_right else elements)
+    total = np.broadcast_to(init, elements.shape[1:]) if attributes["use_init"] else remaining.pop(0)
+    for element in remaining:
+        pair = (element, total) if from_right else (total, element)
+        total = np.asarray(FOLDS[kind](*pair)).astype(dtype)
+    return np.array(total, dtype)
+
+
 def _fold(kind: str, value: Array, position: int) -> Array:
     if value.dtype == bool:
         table: dict[str, Any] = {"add": np.any, "max": np.any, "mul": np.all, "min": np.all}
         return np.asarray(table[kind](value, axis=position))
-    function = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}[kind]
     wide = np.float64 if kind in ("add", "mul") and value.dtype.kind in "fV" else value.dtype
-    return np.asarray(function.reduce(value.astype(wide), axis=position, dtype=wide)).astype(value.dtype)
+    return np.asarray(FOLDS[kind].reduce(value.astype(wide), axis=position, dtype=wide)).astype(value.dtype)

@@ -7,42 +7,67 @@ axis a1 "n" 768
 %0 = load x [a0, a1] bounds=assume : f32 (a1)
 %1 = reduce %0 axis=a1 kind=max init=-inf use_init=False : f32 ()
 store y [a0, a1] %4 bounds=assume
+
+A loop names its results, initial values and carried values, and closes with what it yields:
+
+%7 = serial %5 axis=a2 carried %6 {
+%8 = add %6 %4 : f32 ()
+} yield %8
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from grainline.base import dtypes
 from grainline.base.dims import Expr, parse, substitute, symbol, symbols
+from grainline.base.dtypes import DType
 from grainline.tile.access import tile_axes
-from grainline.tile.ir import Affine, Axis, Operation, Tile, TileProgram, View
+from grainline.tile.ir import Affine, Axis, Operation, Region, Tile, TileProgram, View
+
+INDEXED = ("load", "store", "extract")
 
 
 def to_text(program: TileProgram) -> str:
     """One line per view, axis and operation, values numbered in order."""
     axes = {axis: f"a{k}" for k, axis in enumerate((*program.roots, *_all_tile_axes(program)))}
     numbers: dict[int, int] = {}
-    lines = [f"tile {program.name}"]
+    lines = [f"tile {program.name}" if program.scope == "automatic" else f"tile {program.name} scope={program.scope}"]
     lines += [_view_line(view) for view in program.views]
     lines += [
         f"{'root' if axis in program.roots else 'axis'} {name} {_quoted(axis.label)} {axis.extent}"
         for axis, name in axes.items()
     ]
-    for operation in program.body:
-        if operation.result is not None:
-            numbers[operation.result.id] = len(numbers)
-        lines.append(_operation_line(operation, axes, numbers))
+    _print_body(program.body, axes, numbers, lines)
     return "\n".join(lines) + "\n"
+
+
+def _print_body(body: Sequence[Operation], axes: Mapping[Axis, str], numbers: dict[int, int], lines: list[str]) -> None:
+    for operation in body:
+        region = operation.region
+        for tile in (*operation.defined, *(region.carried if region is not None else ())):
+            numbers[tile.id] = len(numbers)
+        line = _operation_line(operation, axes, numbers)
+        if region is None:
+            lines.append(line)
+            continue
+        lines.append(" ".join([line, "carried", *_names(region.carried, numbers), "{"]))
+        _print_body(region.body, axes, numbers, lines)
+        lines.append(" ".join(["}", "yield", *_names(region.yields, numbers)]))
+
+
+def _names(tiles: Sequence[Tile], numbers: Mapping[int, int]) -> list[str]:
+    return [f"%{numbers[tile.id]}" for tile in tiles]
 
 
 def _all_tile_axes(program: TileProgram) -> tuple[Axis, ...]:
     found = dict.fromkeys(tile_axes(program))
-    found.update(dict.fromkeys(o.axis for o in program.body if o.axis is not None and o.axis not in program.roots))
-    return tuple(axis for axis in found if axis is not None)
+    found.update(dict.fromkeys(o.axis for o in program.operations() if o.axis is not None))
+    return tuple(axis for axis in found if axis is not None and axis not in program.roots)
 
 
 def _quoted(label: str) -> str:
@@ -63,13 +88,17 @@ def _view_line(view: View) -> str:
 def _operation_line(operation: Operation, axes: Mapping[Axis, str], numbers: Mapping[int, int]) -> str:
     words = [operation.op]
     if operation.view is not None:
+        words.append(operation.view.name)
+    if operation.op in INDEXED:
         items = (_index_text(item, axes, numbers) for item in operation.index)
-        words += [operation.view.name, "[" + "; ".join(items) + "]"]
-    words += [f"%{numbers[tile.id]}" for tile in operation.operands]
+        words.append("[" + "; ".join(items) + "]")
+    words += _names(operation.operands, numbers)
     if operation.axis is not None:
         words.append(f"axis={axes[operation.axis]}")
     words += [f"{key}={_attribute(value)}" for key, value in sorted(operation.attributes.items())]
     result = operation.result
+    if operation.results:
+        words = [*_names(operation.results, numbers), "=", *words]
     if result is None:
         return " ".join(words)
     space = ", ".join(axes[axis] for axis in result.space)
@@ -94,28 +123,83 @@ def _index_text(item: Affine | Tile, axes: Mapping[Axis, str], numbers: Mapping[
 # ---- parsing ----
 
 
+@dataclass
+class _Reading:
+    """What has been read so far; `loops` are the open ones, each with its operation so far and the body around it."""
+
+    name: str = ""
+    scope: str = "automatic"
+    views: dict[str, View] = field(default_factory=dict)
+    axes: dict[str, Axis] = field(default_factory=dict)
+    roots: list[Axis] = field(default_factory=list)
+    tiles: dict[str, Tile] = field(default_factory=dict)
+    body: list[Operation] = field(default_factory=list)
+    loops: list[tuple[Operation, list[Operation]]] = field(default_factory=list)
+
+    def new_tile(self, name: str, dtype: DType, space: tuple[Axis, ...]) -> Tile:
+        self.tiles[name] = Tile(len(self.tiles), dtype, space)
+        return self.tiles[name]
+
+
 def from_text(text: str) -> TileProgram:
     """The program that `to_text` printed; ValueError names the first line that does not parse."""
-    name, views, roots, body = "", [], [], []
-    axes: dict[str, Axis] = {}
-    tiles: dict[str, Tile] = {}
+    reading = _Reading()
     for number, line in enumerate(_lines(text), 1):
         try:
-            kind, rest = line.split(" ", 1)
-            if kind == "tile":
-                name = rest
-            elif kind == "view":
-                views.append(_parse_view(rest))
-            elif kind in ("root", "axis"):
-                axis_name, label, extent = re.fullmatch(r'(\w+) "(.*)" (.+)', rest).groups()  # type: ignore[union-attr]
-                axes[axis_name] = Axis(label, parse(extent))
-                if kind == "root":
-                    roots.append(axes[axis_name])
-            else:
-                body.append(_parse_operation(line, {v.name: v for v in views}, axes, tiles))
-        except (AttributeError, KeyError, ValueError, StopIteration) as error:
+            _read_line(reading, line)
+        except (AttributeError, KeyError, ValueError, StopIteration, IndexError) as error:
             raise ValueError(f"line {number} of the tile program does not parse: {line!r} ({error})") from error
-    return TileProgram(name, tuple(views), tuple(roots), tuple(body))
+    if reading.loops:
+        raise ValueError("the tile program ends inside of a loop")
+    views, roots = tuple(reading.views.values()), tuple(reading.roots)
+    return TileProgram(reading.name, views, roots, tuple(reading.body), reading.scope)
+
+
+def _read_line(reading: _Reading, line: str) -> None:
+    kind, rest = line.split(" ", 1)
+    if kind == "tile":
+        reading.name, _, scope = rest.partition(" scope=")
+        reading.scope = scope or "automatic"
+    elif kind == "view":
+        view = _parse_view(rest)
+        reading.views[view.name] = view
+    elif kind in ("root", "axis"):
+        axis_name, label, extent = re.fullmatch(r'(\w+) "(.*)" (.+)', rest).groups()  # type: ignore[union-attr]
+        reading.axes[axis_name] = Axis(label, parse(extent))
+        if kind == "root":
+            reading.roots.append(reading.axes[axis_name])
+    elif kind == "}":
+        _close_loop(reading, rest)
+    elif line.endswith("{"):
+        _open_loop(reading, line)
+    else:
+        reading.body.append(_parse_operation(line, reading))
+
+
+def _open_loop(reading: _Reading, line: str) -> None:
+    """Carried values and results have the types and spaces of the initial values."""
+    head, carried_text = line[:-1].split(" carried", 1)
+    target, _, head = head.rpartition(" = ") if " = " in head else ("", "", head)
+    op, *words = head.split()
+    operands = tuple(reading.tiles[word] for word in words if word.startswith("%"))
+    pairs = dict(word.split("=", 1) for word in words if "=" in word)
+    axis = reading.axes[pairs.pop("axis")]
+    attributes = {key: _parse_attribute(value) for key, value in pairs.items()}
+    rows = [
+        tuple(reading.new_tile(name, t.dtype, t.space) for name, t in zip(names.split(), operands, strict=True))
+        for names in (target, carried_text)
+    ]
+    region = Region(rows[1], (), ())
+    reading.loops.append((Operation(op, operands, None, None, (), axis, attributes, rows[0], region), reading.body))
+    reading.body = []
+
+
+def _close_loop(reading: _Reading, text: str) -> None:
+    loop, around = reading.loops.pop()
+    assert loop.region is not None
+    yields = tuple(reading.tiles[name] for name in text.split()[1:])
+    around.append(replace(loop, region=Region(loop.region.carried, tuple(reading.body), yields)))
+    reading.body = around
 
 
 def _lines(text: str) -> Iterator[str]:
@@ -157,9 +241,7 @@ def _split(text: str, separator: str) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
-def _parse_operation(
-    line: str, views: Mapping[str, View], axes: Mapping[str, Axis], tiles: dict[str, Tile]
-) -> Operation:
+def _parse_operation(line: str, reading: _Reading) -> Operation:
     target, dtype, space = "", "", ""
     if line.startswith("%"):
         target, line = line.split(" = ", 1)
@@ -169,24 +251,24 @@ def _parse_operation(
     rest = words[0] if words else ""
     view: View | None = None
     index: tuple[Affine | Tile, ...] = ()
-    if op in ("load", "store"):
-        match = re.match(r"(\S+) \[(.*?)\] ?", rest)
+    if op in INDEXED:
+        match = re.match(r"(?:(\S+) )?\[(.*?)\] ?", rest)
         assert match is not None
-        view, rest = views[match[1]], rest[match.end() :]
-        index = tuple(_parse_index(part, axes, tiles) for part in _split(match[2], ";"))
-    operands = tuple(tiles[word] for word in rest.split() if word.startswith("%"))
+        view = reading.views[match[1]] if match[1] else None
+        rest = rest[match.end() :]
+        index = tuple(_parse_index(part, reading.axes, reading.tiles) for part in _split(match[2], ";"))
+    operands = tuple(reading.tiles[word] for word in rest.split() if word.startswith("%"))
     pairs = dict(word.split("=", 1) for word in rest.split() if "=" in word)
-    axis = axes[pairs.pop("axis")] if "axis" in pairs else None
+    axis = reading.axes[pairs.pop("axis")] if "axis" in pairs else None
     result = None
     if target:
         names = [part for part in space.strip("()").split(", ") if part]
-        result = Tile(len(tiles), dtypes.BY_NAME[dtype], tuple(axes[part] for part in names))
-        tiles[target] = result
-    attributes = {key: _parse_attribute(value, key) for key, value in pairs.items()}
+        result = reading.new_tile(target, dtypes.BY_NAME[dtype], tuple(reading.axes[part] for part in names))
+    attributes = {key: _parse_attribute(value) for key, value in pairs.items()}
     return Operation(op, operands, result, view, index, axis, attributes)
 
 
-def _parse_attribute(text: str, key: str) -> Any:
+def _parse_attribute(text: str) -> Any:
     if text.startswith("extent:"):
         return parse(text[len("extent:") :])
     if text in ("inf", "-inf", "nan"):
@@ -226,7 +308,7 @@ def _extents(program: TileProgram) -> Iterator[int | Expr]:
         yield from (*view.shape, *view.strides)
     for axis in (*program.roots, *_all_tile_axes(program)):
         yield axis.extent
-    for operation in program.body:
+    for operation in program.operations():
         for item in operation.index:
             if isinstance(item, Affine):
                 yield from (*(c for _, c in item.terms), item.offset)
@@ -247,26 +329,44 @@ def rename(program: TileProgram, extents: Mapping[str, int | Expr]) -> TileProgr
     """Substitutes symbols everywhere and drops all names."""
     axes = {a: Axis("a", substitute(a.extent, extents)) for a in (*program.roots, *_all_tile_axes(program))}
     views = {v.name: _renamed_view(v, f"v{k}", extents) for k, v in enumerate(program.views)}
-    tiles: dict[int, Tile] = {}
-    body = []
-    for operation in program.body:
-        result = operation.result
-        if result is not None:
-            tiles[result.id] = Tile(len(tiles), result.dtype, tuple(axes[a] for a in result.space))
-        index = tuple(_renamed_index(item, axes, tiles, extents) for item in operation.index)
-        attributes = {k: substitute(v, extents) if isinstance(v, Expr) else v for k, v in operation.attributes.items()}
-        body.append(
-            Operation(
-                operation.op,
-                tuple(tiles[t.id] for t in operation.operands),
-                None if result is None else tiles[result.id],
-                None if operation.view is None else views[operation.view.name],
-                index,
-                None if operation.axis is None else axes[operation.axis],
-                attributes,
-            )
+    body = _Renaming(axes, views, extents).body(program.body)
+    return TileProgram("kernel", tuple(views.values()), tuple(axes[a] for a in program.roots), body, program.scope)
+
+
+@dataclass
+class _Renaming:
+    axes: Mapping[Axis, Axis]
+    views: Mapping[str, View]
+    extents: Mapping[str, int | Expr]
+    tiles: dict[int, Tile] = field(default_factory=dict)
+
+    def body(self, body: Sequence[Operation]) -> tuple[Operation, ...]:
+        return tuple(self.operation(operation) for operation in body)
+
+    def operation(self, operation: Operation) -> Operation:
+        attributes = operation.attributes.items()
+        return Operation(
+            operation.op,
+            self.known(operation.operands),
+            None if operation.result is None else self.new(operation.result),
+            None if operation.view is None else self.views[operation.view.name],
+            tuple(_renamed_index(item, self.axes, self.tiles, self.extents) for item in operation.index),
+            None if operation.axis is None else self.axes[operation.axis],
+            {k: substitute(v, self.extents) if isinstance(v, Expr) else v for k, v in attributes},
+            tuple(self.new(tile) for tile in operation.results),
+            None if operation.region is None else self.region(operation.region),
         )
-    return TileProgram("kernel", tuple(views.values()), tuple(axes[a] for a in program.roots), tuple(body))
+
+    def region(self, region: Region) -> Region:
+        carried = tuple(self.new(tile) for tile in region.carried)
+        return Region(carried, self.body(region.body), self.known(region.yields))
+
+    def known(self, tiles: Sequence[Tile]) -> tuple[Tile, ...]:
+        return tuple(self.tiles[tile.id] for tile in tiles)
+
+    def new(self, tile: Tile) -> Tile:
+        self.tiles[tile.id] = Tile(len(self.tiles), tile.dtype, tuple(self.axes[a] for a in tile.space))
+        return self.tiles[tile.id]
 
 
 def _renamed_view(view: View, name: str, extents: Mapping[str, int | Expr]) -> View:

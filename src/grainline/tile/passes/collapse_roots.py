@@ -15,7 +15,7 @@ from grainline.tile.ir import Affine, Axis, Operation, Tile, TileProgram, View
 
 
 def collapse_roots(program: TileProgram) -> TileProgram:
-    if any(view.layout != "strided" for view in program.views):
+    if any(view.layout != "strided" for view in program.views) or any(o.region is not None for o in program.body):
         return program
     flat = _flattened(program)
     changed = _drop_unit_roots(flat)

@@ -7,6 +7,7 @@ cast(extent) -> const when the extent is static. (add(x, 0) changes -0.0 and is 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,36 +15,53 @@ import numpy as np
 
 from grainline.tile.interp_elementwise import ELEMENTWISE_MEANING, cast
 from grainline.tile.ir import ELEMENTWISE, Operation, Tile, TileProgram
-from grainline.tile.passes.rewriting import with_tiles
+from grainline.tile.passes.rewriting import with_body, with_tiles
 
 FAULTING = ("div", "mod", "fmod")
 
 
 def fold_constants(program: TileProgram) -> TileProgram:
-    replaced: dict[int, Tile] = {}
-    constants: dict[int, Any] = {}
-    body: list[Operation] = []
-    next_id = 1 + max((o.result.id for o in program.body if o.result is not None), default=-1)
-    for original in program.body:
-        operation = with_tiles(original, replaced)
-        folded = _folded(operation, constants)
-        if folded is not None:
-            operation = Operation("const", (), operation.result, attributes={"value": folded})
+    next_id = 1 + max((t.id for o in program.operations() for t in _tiles_of(o)), default=-1)
+    return replace(program, body=tuple(_Folding(next_id).body(program.body)))
+
+
+def _tiles_of(operation: Operation) -> tuple[Tile, ...]:
+    return operation.defined + (operation.region.carried if operation.region is not None else ())
+
+
+class _Folding:
+    def __init__(self, next_id: int) -> None:
+        self.next_id = next_id
+        self.replaced: dict[int, Tile] = {}
+        self.constants: dict[int, Any] = {}
+
+    def body(self, body: Sequence[Operation]) -> list[Operation]:
+        folded: list[Operation] = []
+        for operation in body:
+            folded += self.operation(with_tiles(operation, self.replaced))
+        return folded
+
+    def operation(self, operation: Operation) -> list[Operation]:
+        """What stands in the place of an operation: nothing, itself, or its simpler form."""
+        if operation.region is not None:
+            return [with_body(operation, self.body(operation.region.body), self.replaced)]
+        value = _folded(operation, self.constants)
+        if value is not None:
+            operation = Operation("const", (), operation.result, attributes={"value": value})
         if operation.op == "const" and operation.result is not None:
-            constants[operation.result.id] = operation.attributes["value"]
-        same = _same_as(operation, constants)
+            self.constants[operation.result.id] = operation.attributes["value"]
+        same = _same_as(operation, self.constants)
         if same is not None and operation.result is not None:
-            replaced[operation.result.id] = same
-            continue
-        scale = _exact_reciprocal(operation, constants)
-        if scale is not None:
-            divisor = operation.operands[1]
-            factor = Tile(next_id, divisor.dtype, divisor.space)
-            next_id += 1
-            body.append(Operation("const", (), factor, attributes={"value": scale}))
-            operation = replace(operation, op="mul", operands=(operation.operands[0], factor))
-        body.append(operation)
-    return replace(program, body=tuple(body))
+            self.replaced[operation.result.id] = same
+            return []
+        scale = _exact_reciprocal(operation, self.constants)
+        if scale is None:
+            return [operation]
+        divisor = operation.operands[1]
+        factor = Tile(self.next_id, divisor.dtype, divisor.space)
+        self.next_id += 1
+        constant = Operation("const", (), factor, attributes={"value": scale})
+        return [constant, replace(operation, op="mul", operands=(operation.operands[0], factor))]
 
 
 def _folded(operation: Operation, constants: dict[int, Any]) -> Any:

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from grainline.tile.ir import Operation, Tile
+from grainline.tile.ir import Operation, Region, Tile
+
+
+def with_body(operation: Operation, body: Sequence[Operation], replaced: dict[int, Tile]) -> Operation:
+    """A loop with another body; its yields are replaced by id."""
+    assert operation.region is not None
+    yields = tuple(replaced.get(t.id, t) for t in operation.region.yields)
+    return replace(operation, region=Region(operation.region.carried, tuple(body), yields))
 
 
 def with_tiles(operation: Operation, replaced: dict[int, Tile]) -> Operation:
