@@ -14,6 +14,7 @@ from grainline.plan.target import Target
 from grainline.plan.types import (
     DEFAULT_OPTIONS,
     LOCAL,
+    WHOLE,
     Mapping,
     Plan,
     PlannerOptions,
@@ -74,9 +75,7 @@ def typical_extents(program: TileProgram, extents: Table[str, int] | None) -> di
     return {name: known.get(name, TYPICAL_EXTENT) for name in sorted(names)}
 
 
-def _plan(
-    program: TileProgram, target: Target, options: PlannerOptions, chosen: ScoredCandidate, reason: str
-) -> Plan:
+def _plan(program: TileProgram, target: Target, options: PlannerOptions, chosen: ScoredCandidate, reason: str) -> Plan:
     candidate = chosen.candidate
     mapping = candidate.mapping
     block = max(candidate.block_size // (mapping.width if mapping.is_local else 1), 1)

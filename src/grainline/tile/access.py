@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -188,14 +189,18 @@ def _one_tile_step(a: Operation, b: Operation, bound: Collection[Axis]) -> tuple
 
 
 class Dataflow:
-    """Definitions and dependences of one program, computed once."""
+    """Definitions, users and dependences of one program, computed once."""
 
     def __init__(self, program: TileProgram) -> None:
         self.program = program
         self.definition: dict[int, Operation] = {}
+        self.users: defaultdict[int, list[Operation]] = defaultdict(list)
         self.depends: dict[int, frozenset[Axis]] = {}
         self.operations = tuple(program.operations())
         self._read(program.body)
+        for operation in self.operations:
+            for tile in (*operands_of(operation), *(operation.region.yields if operation.region is not None else ())):
+                self.users[tile.id].append(operation)
 
     def _read(self, body: Sequence[Operation]) -> None:
         for operation in body:
