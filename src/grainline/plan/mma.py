@@ -24,7 +24,7 @@ from grainline.plan.legal import refuse_local
 from grainline.plan.panels import PANEL, STRIP_ROWS
 from grainline.plan.row_schedule import schedule_rows
 from grainline.plan.target import Target
-from grainline.plan.types import LOCAL, MMA, Candidate, Mapping, Plan, PlanError, PlannerOptions, PlanResult
+from grainline.plan.types import LOCAL, MMA, Mapping, Plan, PlanError, PlannerOptions, PlanResult
 from grainline.tile.access import linear_access, tile_axes
 from grainline.tile.ir import Affine, Axis, Operation, Tile, TileProgram, View
 
@@ -448,8 +448,7 @@ def plan_mma(program: TileProgram, target: Target, options: PlannerOptions) -> P
     found = realisations(product)
     plans = tuple(_plan(product, target, each) for each in found)
     notes = "; ".join(str(each) for each in found)
-    chosen = Candidate(plans[0].mapping, plans[0].cost_ps)
-    return PlanResult(plans, (chosen,), (), f"one k-order for all of: {notes}; the extents of a call choose")
+    return PlanResult(plans, (), (), f"one k-order for all of: {notes}; the extents of a call choose")
 
 
 def _plan(product: Product, target: Target, chosen: Realisation) -> Plan:
