@@ -126,7 +126,7 @@ def scope_is_known(program: TileProgram) -> str | None:
 
 
 def volumes_are_addressable(program: TileProgram) -> str | None:
-    spaces = [program.roots, *(tile.space for o in program.operations() for tile in o.defined)]
+    spaces = {tile.space for o in program.operations() for tile in o.defined}
     for space in spaces:
         extents = [axis.extent for axis in space if isinstance(axis.extent, int)]
         if any(extent < 0 for extent in extents) or prod(extents) > LARGEST_VOLUME:
