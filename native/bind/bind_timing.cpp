@@ -5,11 +5,11 @@
 
 #include <memory>
 
+#include "base/clock.h"
 #include "base/relax.h"
 #include "bind/bindings.h"
 #include "memory/host_memory.h"
 #include "memory/output_pool.h"
-#include "base/clock.h"
 #include "threads/pool.h"
 
 namespace nb = nanobind;
@@ -18,6 +18,7 @@ namespace grainline {
 namespace {
 
 constexpr int64_t kParkingLimitNs = 5'000'000;  // a thread that is not asleep by then will not be
+constexpr int64_t kFallingAsleepNs = 50'000;    // from saying so to being off its processor
 
 struct AlignedRelease {
   void operator()(std::byte* memory) const { OutputPool::process().release(memory); }
@@ -75,6 +76,8 @@ int64_t time_hot(const Dispatch& dispatch, int repeat, int32_t& fault) {
 void await_parked_pool() {
   const int64_t until = now_ns() + kParkingLimitNs;
   while (Pool::process().workers_hot() && now_ns() < until) cpu_relax();
+  const int64_t asleep = now_ns() + kFallingAsleepNs;
+  while (now_ns() < asleep) cpu_relax();
 }
 
 // One run per dispatch, each begun when the pool sleeps; the waiting is not counted.

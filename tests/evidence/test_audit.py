@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grainline.evidence.audit import audit, audit_kept, audit_together
+from grainline.evidence.audit import audit, audit_kept, audit_together, closed_counts
 from grainline.evidence.records import sealed
 from grainline.evidence.suites import Suite
 
@@ -86,6 +86,9 @@ FORGERIES: dict[str, tuple[Callable[[Report], object], str]] = {
     "another IR": (lambda r: _measured(r).update(llvm_sha256="2"), "codes, outputs or facts"),
     "another output": (lambda r: _measured(r).update(output="2"), "codes, outputs or facts"),
     "other facts": (lambda r: _measured(r)["facts"].update(packet_width=1), "codes, outputs or facts"),
+    "other counts": (lambda r: _measured(r)["choice"]["counts"].update(critical_tasks=9), "closed formulas"),
+    "a cheaper term": (lambda r: _measured(r)["choice"]["cost"].update(memory=1.0), "sum to its score"),
+    "a cost that is none": (lambda r: _measured(r)["choice"]["cost"].update(memory=-1.0), "finite costs"),
     "another suite": (lambda r: r.update(suite="nothing"), "not a report of suite"),
     "another format": (lambda r: r.update(format=0), "format 0"),
     "no visits": (lambda r: r.pop("visits"), "not the form"),
@@ -143,6 +146,29 @@ def test_random_changes_are_found(data: st.DataObject, small_report: dict[str, A
     report = small_report["report"]
     path = data.draw(st.sampled_from(list(leaves(report["visits"]))))
     assert audit(with_leaf_mutated(report, ("visits", *path)), small_suite), f"a change of {path} passed"
+
+
+@given(
+    packets_per_block=st.integers(1, 8),
+    packets=st.integers(1, 400),
+    homes=st.integers(1, 9),
+    grain=st.one_of(st.integers(0, 40), st.just(2**32 - 1)),
+)
+@settings(max_examples=200, deadline=None, print_blob=True)
+def test_closed_counts_are_those_of_a_simulation(packets_per_block: int, packets: int, homes: int, grain: int) -> None:
+    blocks = -(-packets // packets_per_block)
+    found = closed_counts(packets, blocks, packets_per_block, homes, grain)
+    size = min(grain or -(-blocks // (32 * homes)), blocks)
+    tasks = [range(begin, min(begin + size, blocks)) for begin in range(0, blocks, size)]
+    active = min(len(tasks), homes)
+    if active == 1:
+        tasks = [range(blocks)]
+    loads = [[task for k, task in enumerate(tasks) if k % active == home] for home in range(active)]
+    sizes = [min(packets_per_block, packets - block * packets_per_block) for block in range(blocks)]
+    assert found["active_workers"] == active and found["task_count"] == len(tasks)
+    assert found["critical_tasks"] == max(map(len, loads))
+    assert found["critical_blocks"] == max(sum(map(len, load)) for load in loads)
+    assert found["critical_packets"] == max(sum(sizes[b] for task in load for b in task) for load in loads)
 
 
 def test_mixed_sources_are_found(small_report: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from functools import lru_cache
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +187,44 @@ def choices_obey_their_settings(report: Report, suite: Suite) -> Iterator[str]:
             yield f"{name}: {m['effective_grain']} is not the effective grain of {choice['blocks_per_task']}"
 
 
+def counts_and_costs_add_up(report: Report, suite: Suite) -> Iterator[str]:
+    """The planner's counts follow from packets, blocks, grain and threads; its terms sum to its score."""
+    for name, m in measurements(report):
+        counts, cost, choice = m["choice"]["counts"], m["choice"]["cost"], m["choice"]
+        if not counts:
+            continue
+        per_block = max(choice["block_size"] // m["facts"]["packet_width"], 1)
+        wanted = closed_counts(counts["packet_count"], m["blocks"], per_block, m["homes"], choice["blocks_per_task"])
+        if {key: counts.get(key) for key in wanted} != wanted:
+            yield f"{name}: the planner's counts are not those of the closed formulas"
+        terms = [value for key, value in cost.items() if key != "score"]
+        if not all(0 <= value < inf for value in terms) or abs(sum(terms) - cost["score"]) > 1e-9 * cost["score"]:
+            yield f"{name}: the planner's terms are not finite costs that sum to its score"
+
+
+def closed_counts(packets: int, blocks: int, packets_per_block: int, homes: int, asked: int) -> dict[str, int]:
+    """What the longest home does when task k belongs to home k mod h, from the formulas and not from the planner."""
+    grain = effective_grain(blocks, asked, homes)
+    tasks = -(-blocks // grain)
+    active = min(tasks, homes)
+    if active == 1:
+        tasks, grain = 1, blocks
+
+    def critical(total: int, capacity: int) -> int:
+        full = tasks - 1
+        return max(-(-full // active) * capacity, full // active * capacity + total - full * capacity)
+
+    return {
+        "block_count": blocks,
+        "task_count": tasks,
+        "active_workers": active,
+        "blocks_per_task": grain,
+        "critical_packets": critical(packets, grain * packets_per_block) if active > 1 else packets,
+        "critical_blocks": critical(blocks, grain),
+        "critical_tasks": -(-tasks // active),
+    }
+
+
 def equal_settings_give_equal_code(report: Report, suite: Suite) -> Iterator[str]:
     """One IR, one object and one output for one case under one plan; fixed-grain: for the whole case."""
     facts: dict[tuple[Any, ...], set[Any]] = defaultdict(set)
@@ -213,6 +252,7 @@ RULES: tuple[Rule, ...] = (
     oracle_was_passed,
     numeric_rights_are_the_suites,
     choices_obey_their_settings,
+    counts_and_costs_add_up,
     equal_settings_give_equal_code,
 )
 

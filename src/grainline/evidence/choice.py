@@ -1,15 +1,34 @@
-"""What a variant's settings choose for one program: a plan, and the grain that goes with it."""
+"""What a variant's settings choose for one program, and what the planner chooses by itself.
+
+Variants plan with the uncalibrated prior over the block widths of `plan.policy`, so that their choices are those of a
+fixed model; the automatic choice is made exactly as a launch makes it: the plan first, then homes and grain.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from grainline.base.dims import evaluate
 from grainline.evidence.suites import PACKET, Settings
+from grainline.plan.legal import packet_shape
+from grainline.plan.machine import SHIPPED
 from grainline.plan.planner import plan
+from grainline.plan.policy import AnalyticExecutionCostPolicy, CostCoefficients, ExecutionTarget
 from grainline.plan.target import Target, host_target
-from grainline.plan.types import LOCAL, Plan, PlannerOptions
+from grainline.plan.types import Plan, PlannerOptions, PlanResult, ScoredCandidate
 from grainline.tile.ir import TileProgram
+
+
+class UncalibratedPolicy(AnalyticExecutionCostPolicy):
+    """The prior with two coefficients of its own."""
+
+    def __init__(self, worker_activation: float, task_dispatch: float) -> None:
+        self.worker_activation = worker_activation
+        self.task_dispatch = task_dispatch
+
+    def coefficients(self, target: ExecutionTarget, prior: CostCoefficients) -> CostCoefficients:
+        return replace(prior, worker_activation=self.worker_activation, task_dispatch=self.task_dispatch)
 
 
 @dataclass(frozen=True)
@@ -17,31 +36,74 @@ class Choice:
     """`blocks_per_task` as asked for: 0 is the pool's heuristic."""
 
     plan: Plan
-    local_lanes: int
-    block_size: int
+    picked: ScoredCandidate | None
     blocks_per_task: int
     candidates: int
 
+    @property
+    def local_lanes(self) -> int:
+        return self.picked.candidate.local_lanes if self.picked else 1
+
+    @property
+    def block_size(self) -> int:
+        """Physical workers of a block; a plan without candidates (a matrix product) counts its own blocks."""
+        return self.picked.candidate.block_size if self.picked else self.plan.block
+
     def description(self) -> dict[str, Any]:
+        """The part of a record that the planner decides: what was chosen, among how many, by which terms."""
         return {
             "mapping": str(self.plan.mapping),
             "local_lanes": self.local_lanes,
             "block_size": self.block_size,
             "blocks_per_task": self.blocks_per_task,
             "candidates": self.candidates,
+            "cost": asdict(self.picked.cost) if self.picked else {},
+            "counts": asdict(self.picked.work) if self.picked else {},
         }
 
 
-def choose(program: TileProgram, settings: Settings, homes: int, target: Target | None = None) -> Choice:
-    target = target or host_target()
-    lanes = target.packet_width if settings.local_lanes == PACKET else settings.local_lanes
+def options_of(program: TileProgram, settings: Settings, target: Target) -> tuple[PlannerOptions, ExecutionTarget]:
+    """The planner's options for a variant; `PACKET` becomes the packet width of the target."""
+    width, _ = packet_shape(program, target, PlannerOptions())
     options = PlannerOptions(
-        local_lanes=lanes,
+        local_lanes=width if settings.local_lanes == PACKET else settings.local_lanes,
         block_size=settings.block_size,
         blocks_per_task=settings.blocks_per_task,
-        search_task_grain=False,
+        search_task_grain=settings.search_task_grain,
+        cost_policy=UncalibratedPolicy(settings.worker_activation, settings.task_dispatch),
     )
-    result = plan(program, target, options)
-    best = result.variants[0]
-    lanes = best.mapping.width if best.mapping.kind == LOCAL else 1
-    return Choice(best, lanes, best.block * lanes, settings.blocks_per_task, len(result.candidates))
+    return options, ExecutionTarget(packet_width=width)
+
+
+def choose(program: TileProgram, settings: Settings, homes: int, target: Target | None = None) -> Choice:
+    """What the settings leave to the prior, chosen for `homes` threads."""
+    target = target or host_target()
+    options, execution = options_of(program, settings, target)
+    result = plan(program, target, options, execution=replace(execution, worker_count=homes))
+    grain = result.best.candidate.blocks_per_task if result.best else settings.blocks_per_task
+    return Choice(result.variants[0], result.best, grain, len(result.candidates))
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What a launch does by itself: `homes` threads, `grain` blocks per task, and the time that it expects."""
+
+    grain: int
+    homes: int
+    predicted_ns: float
+
+
+def automatic(program: TileProgram, target: Target) -> tuple[PlanResult, Plan]:
+    """The plan that nobody steered."""
+    result = plan(program, target)
+    return result, result.variants[0]
+
+
+def launch_of(chosen: Plan, homes: int, is_hot: bool) -> Launch:
+    """Homes and grain of a launch of this plan, from the same native function that a run calls."""
+    from grainline import _native  # type: ignore[attr-defined,unused-ignore]
+
+    cost, traffic, task = (evaluate(e, {}) for e in (chosen.cost_ps, chosen.traffic_bytes, chosen.task_ps))
+    costs = _native.MachineCosts(*SHIPPED.launch_costs)
+    found = _native.choose_launch(cost, traffic, task, evaluate(chosen.blocks, {}), homes, is_hot, costs)
+    return Launch(int(found[0]), int(found[1]), found[2] / 1e3)

@@ -130,10 +130,12 @@ def _warm_up(timer: Timer) -> None:
 
 
 def repetitions_for(timer: Timer) -> int:
-    """Repetitions that make a batch of about SAMPLE_NS, found in at most MOST_ATTEMPTS batches."""
+    """Repetitions that make a batch of about SAMPLE_NS, pauses included, found in at most MOST_ATTEMPTS batches."""
     count = 1
     for _ in range(MOST_ATTEMPTS):
-        elapsed = timer(count)
+        begin = time.perf_counter_ns()
+        timer(count)
+        elapsed = time.perf_counter_ns() - begin
         if elapsed >= ENOUGH * SAMPLE_NS or count == MOST_REPETITIONS:
             break
         wanted = int(count * SAMPLE_NS / max(elapsed, 1))

@@ -75,6 +75,38 @@ def bench(
 
 
 @app.command()
+def measure(
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder of the evidence; an unfinished one resumes.")],
+    suite: Annotated[
+        list[str] | None, typer.Option(help="pilot, validation, fixed-grain or held-out; repeatable. Default: pilot.")
+    ] = None,
+    threads: Threads = None,
+    seconds: Annotated[float | None, typer.Option(min=0, help="Stop each suite after about this long.")] = None,
+    keep: Annotated[bool, typer.Option(help="Keep code, inputs and outputs, so that the audit can check them.")] = True,
+) -> None:
+    """Run measuring suites: one process per visit, checked by an oracle, every visit recorded."""
+    from grainline.tools import evidence
+
+    for line in evidence.measure_suites(suite or ["pilot"], output, threads, seconds, keep):
+        print(line)
+
+
+@app.command()
+def audit(
+    folder: Annotated[Path, typer.Argument(help="A folder that `measure` wrote, or a record.", show_default=False)],
+    tables: Annotated[bool, typer.Option("--tables", help="Write tables.md and tables.html there.")] = False,
+    record: Annotated[Path | None, typer.Option(help="Write the audited reports compressed into this folder.")] = None,
+) -> None:
+    """Recompute every figure of recorded suites from the raw samples; exit code 1 when anything does not hold."""
+    from grainline.tools import evidence
+
+    for line in evidence.audit_folder(folder, tables):
+        print(line)
+    for line in evidence.write_record(folder, record) if record else ():
+        print(line)
+
+
+@app.command()
 def knobs() -> None:
     """List every environment variable: name, type, default, value in force, and what it does."""
     from grainline.tools import listing
