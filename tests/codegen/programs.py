@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from grainline.base.dims import symbol
-from grainline.base.dtypes import F32
-from grainline.tile.build import ProgramBuilder, Value
-from grainline.tile.ir import TileProgram
+from grainline.base.dtypes import F32, I64
+from grainline.tile.build import ProgramBuilder, Value, affine
+from grainline.tile.ir import POLICIES, Axis, TileProgram
 
 UNARY = ("neg", "abs", "relu", "tanh", "erf", "sigmoid", "floor", "exp_small", "sqrt_abs")
 BINARY = ("add", "sub", "mul", "min", "max", "div_safe")
@@ -62,3 +62,52 @@ def _binary(p: ProgramBuilder, op: str, a: Value, b: Value) -> Value:
     if op == "div_safe":
         return a / (p.abs(b) + 1.0)
     return p.elementwise(op, a, b)
+
+
+def random_region_program(seed: int) -> TileProgram:
+    """Tiles over (n) and scalars with a serial loop or a pipeline: carries, extracts, folds, stores in and after it."""
+    random = np.random.default_rng(seed)
+    p = ProgramBuilder(f"regions_{seed}")
+    m, n = symbol("M"), symbol("N")
+    r, a, k = p.root("r", m), p.axis("n", n), p.axis("k", int(random.integers(0, 4)))
+    x = p.view("x", F32, (m, n), access="readwrite")
+    y, z = p.view("y", F32, (m, n), access="write"), p.view("z", F32, (m,), access="write")
+    pool = [p.load(x, (r, a)), p.exp(p.min(p.load(p.view("u", F32, (m, n)), (r, a)), 1.0))]
+
+    def grow(values: list[Value], steps: int) -> None:
+        for _ in range(steps):
+            values.append(_region_step(p, random, values[random.integers(len(values))], values[-1], a))
+
+    def step(total: Value, row: Value) -> tuple[Value, Value]:
+        inside = [*pool, row, p.load(x, (r, a))]
+        grow(inside, int(random.integers(1, 4)))
+        if is_pipeline and random.random() < 0.5:
+            p.stage("next")
+        if random.random() < 0.5:
+            p.store(x, (r, a), inside[-1] * 0.5)
+        grow(inside, 1)
+        return p.max(inside[-1], a) * 0.5 + total * 0.25, inside[-1] * 0.5 + row * 0.25
+
+    is_pipeline = bool(random.random() < 0.5)
+    grow(pool, int(random.integers(0, 3)))
+    start = (p.const(0.5), pool[-1])
+    loop = p.serial if not is_pipeline else lambda *parts: p.pipeline(*parts, stages=2)
+    total, row = loop(k, start, step)
+    pool.append(row + total)
+    grow(pool, 2)
+    p.store(y, (r, a), pool[-1])
+    p.store(z, (r,), total + p.reduce("add", pool[-1], a, policy=str(random.choice(POLICIES))))
+    return p.finish()
+
+
+def _region_step(p: ProgramBuilder, random: np.random.Generator, left: Value, right: Value, a: Axis) -> Value:
+    kind = random.random()
+    if kind < 0.2:
+        return left.at(affine((a, -1), offset=a.extent - 1)) * 0.5
+    if kind < 0.4:
+        return left - p.reduce("max", right, a, policy=str(random.choice(POLICIES)))
+    if kind < 0.5:
+        return p.scan(left * 0.125, a) + right
+    if kind < 0.6:
+        return p.gather(left, a, p.cast(p.abs(right) * 3.0, I64), fallback=0.25)
+    return _binary(p, str(random.choice(("add", "sub", "min", "max", "div_safe"))), left, right)

@@ -5,11 +5,12 @@ import pytest
 from harness import Compiled, check
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
-from programs import random_row_program
+from programs import random_region_program, random_row_program
 
 from grainline.base.dims import evaluate
 from grainline.plan.types import PlannerOptions
 from grainline.tile.access import tile_axes
+from grainline.tile.interp import interpret
 from grainline.tile.passes import simplify
 from grainline.tile.text import canonical, from_text, to_text
 
@@ -40,6 +41,23 @@ def test_random_program_matches_the_interpreter(mapping, seed, width):
     for m, n in ((3, width), (1, 65)):
         env = {"M": m, "N": n}
         check(program, data(program, env, seed), env, compiled=compiled, rtol=2e-4, atol=2e-4)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=seeds, n=st.sampled_from((1, 2, 9, 33)), aliasing=st.sampled_from(("none", "in_place", "any")))
+def test_random_loops_match_the_interpreter(seed, n, aliasing):
+    note(f"seed {seed}")
+    program = random_region_program(seed)
+    assert to_text(from_text(to_text(program))) == to_text(program)
+    compiled = Compiled(program, PlannerOptions(aliasing=aliasing))
+    for m in (1, 18):
+        env = {"M": m, "N": n}
+        arrays = data(program, env, seed)
+        check(program, arrays, env, compiled=compiled, rtol=1e-4, atol=1e-4)
+        after = [a.copy() for a in arrays]
+        assert interpret(simplify(program), after, env) == interpret(program, arrays, env)
+        for one, two in zip(arrays, after, strict=True):
+            np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-4)
 
 
 @settings(max_examples=20, deadline=None)

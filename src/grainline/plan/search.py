@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from collections.abc import Mapping as Table
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from grainline.base.dims import ceil_div, evaluate, product
 from grainline.plan.legal import legal_mappings
@@ -58,8 +58,8 @@ def search(
     _check_programs(program, extents)
     mappings = admitted(program, mappings, refusals, target, options)
     widths = block_widths(target, options, mappings)
-    orders = [(order, m) for order, m in _ordered(program, mappings) if options.root_axis_order in ((), order)]
-    _check_order(program, options, orders)
+    _check_order(program, options)
+    orders = _ordered(program, mappings, options.root_axis_order)
     _check_budget(len(widths) * len(orders), options)
     candidates = []
     for order, mapping in orders:
@@ -172,16 +172,24 @@ def _points(
             yield Candidate(mapping, order, lanes, width, grain, dispatch), packets, blocks
 
 
-def _ordered(program: TileProgram, mappings: tuple[Mapping, ...]) -> list[tuple[tuple[int, ...], Mapping]]:
-    """(root order, mapping), lexicographic, whole before local. Whole programs put their lane axis last."""
-    plain = tuple(range(len(program.roots)))
+def _ordered(
+    program: TileProgram, mappings: tuple[Mapping, ...], wanted: tuple[int, ...]
+) -> list[tuple[tuple[int, ...], Mapping]]:
+    """(root order, mapping), lexicographic, whole before local. Whole programs put their lane axis last.
+
+    The order of the other axes costs the same; it is searched when `wanted` asks for one.
+    """
+    roots = program.roots
+    plain = tuple(range(len(roots)))
     pairs = []
     for mapping in mappings:
-        order = plain
+        order = wanted or plain
         if not mapping.is_local and mapping.lane_axis is not None:
-            last = next(i for i, axis in enumerate(program.roots) if axis is mapping.lane_axis)
-            order = (*(i for i in plain if i != last), last)
-        pairs.append((order, mapping))
+            last = next(i for i, axis in enumerate(roots) if axis is mapping.lane_axis)
+            order = wanted or (*(i for i in plain if i != last), last)
+            if order[-1] != last:
+                continue
+        pairs.append((order, replace(mapping, order=tuple(roots[i] for i in order))))
     return sorted(pairs, key=lambda pair: (pair[0], pair[1].is_local))
 
 
@@ -191,12 +199,10 @@ def _check_programs(program: TileProgram, extents: Table[str, int]) -> None:
         raise PlanError(f"tile program {program.name!r}: expected at most {MAX_PROGRAMS} programs, found {programs}")
 
 
-def _check_order(program: TileProgram, options: PlannerOptions, orders: list[tuple[tuple[int, ...], Mapping]]) -> None:
+def _check_order(program: TileProgram, options: PlannerOptions) -> None:
     wanted = options.root_axis_order
     if wanted and sorted(wanted) != list(range(len(program.roots))):
         raise PlanError(f"root_axis_order: expected a permutation of {len(program.roots)} axes, found {wanted}")
-    if not orders:
-        raise PlanError(f"root_axis_order: {wanted} is not realised; only the lane axis leaves its place")
 
 
 def _check_budget(count: int, options: PlannerOptions) -> None:

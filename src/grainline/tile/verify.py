@@ -345,10 +345,10 @@ OPERATION_RULES: tuple[Callable[[Place, Operation], str | None], ...] = (
     store_keeps_the_type,
     reduction_is_closed,
     scan_keeps_its_axes,
+    loop_axes_are_used_inside,
     coordinates_name_an_axis,
     extract_names_every_axis,
     splat_adds_axes,
-    loop_axes_are_used_inside,
     loop_carries_agree,
     stages_cut_pipelines,
 )
