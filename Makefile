@@ -36,7 +36,7 @@ extra = $$($(PY) -c 'import sys, tomllib; \
 
 native_sources := $(shell find native CMakeLists.txt -not -path '*/tests/*' \( -name '*.cpp' -o -name '*.h' -o -name CMakeLists.txt \) 2>/dev/null)
 
-.PHONY: help demo test test-python test-native test-slow bench lint format dev sanitize clean
+.PHONY: help demo test test-python test-native test-slow bench lint format dev sanitize verify clean
 
 help: ## print this list
 	@echo "Grainline. Targets:"
@@ -85,6 +85,9 @@ sanitize: $(STAMPS)/tools ## run the C++ tests under AddressSanitizer + UBSan, t
 	  cmake --build $$folder -j $(JOBS); \
 	  ctest --test-dir $$folder --output-on-failure --timeout 900; \
 	done
+
+verify: ## check the protocol of the multi-worker executor with the model checker spin
+	@$(PYTHON) verification/check.py
 
 clean: ## remove what was built; keeps the environment
 	rm -rf build .pytest_cache .mypy_cache .ruff_cache .hypothesis
