@@ -26,7 +26,7 @@ from grainline.codegen.compile import Kernel, compile_kernels, entry_name
 from grainline.codegen.kernel import EmittedKernel, emit
 from grainline.codegen.llvm import assembly
 from grainline.compiled import CompiledModel
-from grainline.execgraph.ir import Variant
+from grainline.execgraph.ir import ExecuteGraph, Variant
 from grainline.execgraph.passes import optimise
 from grainline.graph.ir import Graph
 from grainline.graph.lookups import lookups_of
@@ -71,7 +71,12 @@ def compile_graph(
     explanation = "\n".join([*lowered.notes, "", *kernels.explain(compiled)])
     with step("pack and load"):
         addresses = {symbol: kernel.address for symbol, kernel in compiled.items()}
-        executor = ModelExecutor(optimise(lowered.graph), addresses, keep_alive=compiled, threads=options.threads or 0)
+        executor = ModelExecutor(
+            optimise(lowered.graph, after=show_execute_graph),
+            addresses,
+            keep_alive=compiled,
+            threads=options.threads or 0,
+        )
         model = CompiledModel(imported.info, executor, explanation, lookups_of(graph), data)
     if spot is not None:
         saved.save(spot, model, {k.symbol: entry_name(k) for k in kernels.emitted()}, data)
@@ -93,6 +98,14 @@ def show_graph(name: str, graph: Graph) -> None:
         from grainline.graph.text import show
 
         log.debug(2, f"after {name}:\n{show(graph)}")
+
+
+def show_execute_graph(name: str, graph: ExecuteGraph) -> None:
+    """The execution graph after a pass that changed it, at GRAINLINE_DEBUG=2."""
+    if log.is_shown(2):
+        from grainline.execgraph.text import print_graph
+
+        log.debug(2, f"after {name}:\n{print_graph(graph)}")
 
 
 def show_kernel(program: TileProgram, result: PlanResult, kernels: tuple[EmittedKernel, ...]) -> None:

@@ -83,6 +83,19 @@ class Draft:
         controls = self.nodes[later].controls
         self.change(later, controls=tuple(control for control in controls if control != earlier))
 
+    def rewire(self, node_id: int, old: int, new: int) -> None:
+        """Lets a node use another slot: as input, in its views and as an argument."""
+        node = self.nodes[node_id]
+        attributes = dict(node.attributes)
+        if "views" in attributes:
+            attributes["views"] = tuple(
+                replace(view, slot=new) if view.slot == old else view for view in attributes["views"]
+            )
+        if "arguments" in attributes and node.kernel == "HostCall":
+            attributes["arguments"] = tuple(new if slot == old else slot for slot in attributes["arguments"])
+        inputs = tuple(new if slot == old else slot for slot in node.inputs)
+        self.change(node_id, inputs=inputs, attributes=attributes)
+
     def remove(self, node_id: int, *, pass_on: bool = False) -> None:
         """Removes a node and its control edges; `pass_on` lets its successors wait for what it waited for."""
         gone = self.nodes.pop(node_id)

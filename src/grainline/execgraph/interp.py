@@ -92,11 +92,18 @@ class Interpreter:
                 raise InterpError(f"no feed for {graph_input.name!r}")
 
     def run(self, order: Sequence[ExecuteNode]) -> list[Any]:
+        self.walk(order)
+        return self.results()
+
+    def walk(self, order: Sequence[ExecuteNode]) -> None:
+        """Runs some nodes."""
         for node in order:
             try:
                 INTERPRETED[node.kernel](self, node)
             except OutOfCapacity as problem:
                 raise InterpError(f"node {node.id} ({node.kernel}): {problem}") from problem
+
+    def results(self) -> list[Any]:
         return [self._output(output.slot) for output in self.graph.outputs]
 
     # ---- memory ------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ MEMORY, LAUNCH, NO_SECTION = "memory", "launch", ""
 
 #: What a slot holds: a fed array, a weight of the process-wide store, a block of the run's allocator, the memory of a
 #: returned array, scratch of one launch, a tiling decision, a host result (an array or any Python object), sizes that
-#: a kernel computed, or a vector of owned blocks.
+#: a kernel computed, or blocks that an allocation holds until another node takes them over.
 SLOT_KINDS = ("input", "weight", "memory", "output", "workspace", "tiling", "object", "sizes", "blocks")
 
 Kinds = tuple[str, ...]
@@ -89,7 +89,7 @@ _CORE = (
 
 _ALLOCATIONS = (
     KernelType("AllocMemory", MEMORY, (), _OWNER, trace=("size_bytes",)),
-    KernelType("AllocMemHbm", MEMORY, (("sizes",),), _OWNER),
+    KernelType("AllocMemHbm", MEMORY, (("sizes",),), ("blocks",)),
     KernelType("AllocMemHost", MEMORY, (), _OWNER, _T.HOST_PATH, trace=("size_bytes",)),
     KernelType("AllocHostCpuOutputMemory", MEMORY, (), _OWNER, _T.HOST_PATH, trace=("size_bytes",)),
     KernelType("AllocModelOutput", MEMORY, (), ("output",), trace=("output",)),
@@ -130,8 +130,8 @@ _COPIES = (
     KernelType("MakeSureTensorAtHost", MEMORY, _SOURCES, _OWNER, _T.HOST_PATH, trace=("size_bytes",)),
     KernelType("MakeSureTensorAtHostWithoutSync", MEMORY, _SOURCES, _OWNER, _T.HOST_PATH, trace=("size_bytes",)),
     KernelType("CalcDeviceCopySizes", inputs=_SOURCES, outputs=("sizes", "sizes"), traits=_T.PURE),
-    KernelType("ShareH2DCopyResult", MEMORY, (_OWNER, TENSORS, ("sizes",)), _OWNER),
-    KernelType("LaunchH2DCopy", LAUNCH, (_OWNER, TENSORS, ("sizes",)), ()),
+    KernelType("ShareH2DCopyResult", MEMORY, (("blocks",), TENSORS, ("sizes",)), _OWNER),
+    KernelType("LaunchH2DCopy", LAUNCH, (("blocks",), TENSORS, ("sizes",)), ()),
     KernelType("CalcCopyFlowAllocSizes", inputs=(("tiling",), TENSORS), outputs=("sizes",), repeats=True),
     KernelType("AllocCopyFlowHbm", MEMORY, (("sizes",),), ("blocks",), trace=("copy_flow_count",)),
     KernelType(

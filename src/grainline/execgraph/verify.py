@@ -152,27 +152,33 @@ def _contents(graph: ExecuteGraph) -> Iterator[str]:
         ancestors[node.id] = set().union(*(ancestors[i] | {i} for i in before[node.id] if i in ancestors))
     touched: dict[int, list[tuple[int, bool]]] = {}
     for node in order:
-        for slot, writes in _touches(node).items():
+        for slot, writes in touches(node).items():
             for other, other_writes in touched.get(slot, ()):
                 if (writes or other_writes) and other not in ancestors[node.id]:
                     yield f"nodes {other} and {node.id} touch slot {slot}, one writes, and no edge orders them"
             touched.setdefault(slot, []).append((node.id, writes))
 
 
-def _touches(node: ExecuteNode) -> dict[int, bool]:
+def touches(node: ExecuteNode) -> dict[int, bool]:
     """slot -> whether the node writes its contents."""
     if node.kernel == "Launch":
         touched: dict[int, bool] = {}
         for view in node.attributes["views"]:
             touched[view.slot] = touched.get(view.slot, False) or "write" in view.access
         return touched
-    if node.kernel == "CopyMemory":
+    if node.kernel in ("CopyMemory", "EnsureTensorAtOutMemory"):
         return {node.inputs[0]: False, node.inputs[1]: True}
     if node.kernel == "ExtentsTensor":
         return {node.inputs[0]: True}
-    if node.kernel == "HostCall":
+    if node.kernel == "HostCall" or node.kernel in _READERS:
         return dict.fromkeys(node.inputs, False)
     return {}
+
+
+#: Copies that read every tensor they list; what they make has no other writer before it.
+_READERS = frozenset(
+    ("CopyH2D", "MakeSureTensorAtDevice", "CopyFlowLaunch", "PrepareCopyFlowResult", "LaunchH2DCopy", "CopyD2H")
+)
 
 
 def _launches(graph: ExecuteGraph) -> Iterator[str]:
@@ -238,8 +244,6 @@ def _extents(graph: ExecuteGraph) -> Iterator[str]:
 
 def _extents_of(graph: ExecuteGraph, node: ExecuteNode) -> list[Extent]:
     attributes = node.attributes
-    if node.kernel == "AllocMemory":
-        return [attributes["size_bytes"]]
     if node.kernel == "AllocModelOutput":
         return list(graph.slots[node.outputs[0]].shape or ())
     if node.kernel == "Launch":
@@ -250,7 +254,24 @@ def _extents_of(graph: ExecuteGraph, node: ExecuteNode) -> list[Extent]:
         return [attributes["size_bytes"], attributes["source_offset"], attributes["target_offset"]]
     if node.kernel == "Tiling":
         return [extent for variant in attributes["variants"] for extent in variant.extents]
-    return []
+    return [*attributes.get("sizes", ()), attributes.get("size_bytes", 0)]
+
+
+def _copy_flows(graph: ExecuteGraph) -> Iterator[str]:
+    """The parts of a copy flow carry the number of its outputs, which is not zero and the length of its tables."""
+    for node in graph.main:
+        if "CopyFlow" not in node.kernel:
+            continue
+        count = node.attributes.get("copy_flow_count")
+        if not isinstance(count, int) or count <= 0:
+            yield f"node {node.id} ({node.kernel}) has the copy_flow_count {count!r}"
+            continue
+        tables = [node.attributes[name] for name in ("table", "sizes") if name in node.attributes]
+        if any(len(table) != count for table in tables) or (node.kernel in _OWNING and len(node.outputs) != count):
+            yield f"node {node.id} ({node.kernel}) does not have {count} outputs, table entries and sizes"
+
+
+_OWNING = frozenset(("CopyFlowLaunch", "PrepareCopyFlowResult"))
 
 
 def _tables(graph: ExecuteGraph) -> Iterator[str]:
@@ -278,5 +299,6 @@ CHECKS: tuple[Callable[[ExecuteGraph], Iterator[str]], ...] = (
     _launches,
     _relations,
     _extents,
+    _copy_flows,
     _tables,
 )
