@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from grainline.evidence import measure, visit
+from grainline.evidence import contest, measure, visit
 from grainline.evidence.suites import FIXED_GRAIN, Case, Suite
 
 BRIEF_NS = 200_000
@@ -32,7 +32,8 @@ def make_brief(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(visit, "SAMPLE_NS", BRIEF_NS)
 
     def run(command: list[str], input: str, **_: Any) -> SimpleNamespace:
-        return SimpleNamespace(stdout=json.dumps(visit.measure(json.loads(input))), stderr="", returncode=0)
+        answer = contest.measure if command[-1].endswith("contest") else visit.measure
+        return SimpleNamespace(stdout=json.dumps(answer(json.loads(input))), stderr="", returncode=0)
 
     patch.setattr(measure.subprocess, "run", run)
 

@@ -30,11 +30,12 @@ def suite() -> Suite:
 
 
 def test_published_visits() -> None:
-    assert {s.name: s.published() for s in SUITES.values()} == {"pilot": 40, "validation": 408, "fixed-grain": 144}
+    published = {one.name: one.published() for one in SUITES.values() if not one.is_contest}
+    assert published == {"pilot": 40, "validation": 408, "fixed-grain": 144}
     for one in SUITES.values():
         names = [v.name for v in one.visits()]
         assert len(names) == len(set(names))
-        for case in one.cases:
+        for case in one.cases if not one.is_contest else ():
             assert one.variants_of(case)[-1].name == CONTROL, "every case has its control"
 
 
@@ -153,12 +154,16 @@ def test_files_are_reproducible(tmp_path: Path) -> None:
 def test_a_visit_is_a_process_of_its_own() -> None:
     request = {"operator": "rms_norm", "dims": [3, 32], "settings": {"local_lanes": 1}, "homes": 1}
     done = subprocess.run(
-        [sys.executable, *measure.COMMAND[1:]], input=json.dumps(request), capture_output=True, text=True, check=True
+        [sys.executable, "-m", "grainline.evidence.visit"],
+        input=json.dumps(request),
+        capture_output=True,
+        text=True,
+        check=True,
     )
     measured = json.loads(done.stdout)
     assert measured["correctness"]["passed"] and len(measured["elapsed_ns"]["hot"]) == visit.SAMPLES
     bad = subprocess.run(
-        [sys.executable, *measure.COMMAND[1:]],
+        [sys.executable, "-m", "grainline.evidence.visit"],
         input=json.dumps(request | {"operator": "none"}),
         capture_output=True,
         text=True,

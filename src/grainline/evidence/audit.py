@@ -19,6 +19,7 @@ import numpy as np
 
 from grainline.base.errors import OptionError
 from grainline.evidence import operators
+from grainline.evidence.contest_audit import wrong_in_contest
 from grainline.evidence.realise import GUARD, effective_grain
 from grainline.evidence.records import FORMAT, is_sealed, sha256
 from grainline.evidence.suites import PACKET, Suite, find
@@ -35,7 +36,8 @@ def audit(report: Report, suite: Suite | None = None) -> list[str]:
     """What is wrong with a report of one suite; empty when it holds."""
     try:
         suite = suite or find(report["suite"])
-        return [sentence for rule in RULES for sentence in rule(report, suite)]
+        rules = CONTEST_RULES if suite.is_contest else RULES
+        return [sentence for rule in rules for sentence in rule(report, suite)]
     except OptionError as error:
         return [str(error)]
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
@@ -242,19 +244,30 @@ def equal_settings_give_equal_code(report: Report, suite: Suite) -> Iterator[str
 
 
 Rule = Callable[[Report, Suite], Iterator[str]]
-RULES: tuple[Rule, ...] = (
+
+
+def contests_are_races(report: Report, suite: Suite) -> Iterator[str]:
+    for name, m in measurements(report):
+        yield from wrong_in_contest(name, m, report["homes"])
+
+
+COMMON_RULES: tuple[Rule, ...] = (
     seals_hold,
     visits_are_the_suite,
     visits_succeeded,
     one_source,
-    numbers_follow_from_samples,
     inputs_are_the_generators,
+)
+RULES: tuple[Rule, ...] = (
+    *COMMON_RULES,
+    numbers_follow_from_samples,
     oracle_was_passed,
     numeric_rights_are_the_suites,
     choices_obey_their_settings,
     counts_and_costs_add_up,
     equal_settings_give_equal_code,
 )
+CONTEST_RULES: tuple[Rule, ...] = (*COMMON_RULES, contests_are_races)
 
 
 def audit_kept(report: Report, folder: Path) -> list[str]:
@@ -263,7 +276,7 @@ def audit_kept(report: Report, folder: Path) -> list[str]:
     outputs = {
         (record["operator"], tuple(record["dims"]), record["measurement"]["output"])
         for record in report["visits"]
-        if "measurement" in record
+        if "output" in record.get("measurement", {})
     }
     for name, dims, fingerprint in sorted(outputs):
         path = folder / f"{fingerprint}.f32"

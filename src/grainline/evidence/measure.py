@@ -30,7 +30,6 @@ METRIC = (
     "native: the bare function on one thread; hot and parked: through the pool. No hardware cycles."
 )
 VISIT_LIMIT_S = 360
-COMMAND = ("python", "-m", "grainline.evidence.visit")
 Report = dict[str, Any]
 
 
@@ -87,13 +86,13 @@ def make_visit(visit: Visit, homes: int, kept: Path | None, source: dict[str, An
         "name": visit.name,
         **description,
         "homes": homes,
-        "command": list(COMMAND),
+        "command": ["python", "-m", visit.module],
         "steering_variables": sorted(name for name in environment if name.startswith(provenance.STRIPPED)),
         "source": source,
     }
     try:
         done = subprocess.run(
-            [sys.executable, *COMMAND[1:]],
+            [sys.executable, "-m", visit.module],
             input=json.dumps(request),
             capture_output=True,
             text=True,
@@ -157,7 +156,7 @@ def _end(place: Path, header: dict[str, Any]) -> None:
 def _outcome(record: dict[str, Any]) -> str:
     if not record["valid"]:
         return f"FAILED: {record.get('error', '')}"
-    medians = record["measurement"]["median_us"]
+    medians = record["measurement"].get("median_us", {})
     return ", ".join(f"{name} {medians[name]:.3f} us" for name in sorted(medians))
 
 

@@ -6,9 +6,18 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from grainline.evidence import plots
+from grainline.evidence.regret import Verdict, verdicts
 from grainline.evidence.suites import FIXED_GRAIN, find
 from grainline.evidence.summary import Report, summarise
-from grainline.evidence.tables import NOTE, case_rows, plan_rows, provenance_lines
+from grainline.evidence.tables import (
+    NOTE,
+    REGRET_NOTE,
+    case_rows,
+    condition_rows,
+    plan_rows,
+    provenance_lines,
+    verdict_rows,
+)
 
 STYLE = """
 :root { color-scheme: light dark; }
@@ -28,8 +37,14 @@ def html(reports: Sequence[Report]) -> str:
     parts.append(f"<p>{escape(NOTE.replace('*', ''))}</p>")
     for report in reports:
         parts.append(f"<h2>{escape(report['suite'])}</h2>")
-        parts.append(f"<section>{''.join(_plots(report))}</section>")
         suite = find(report["suite"])
+        if suite.is_contest:
+            found = list(verdicts(report))
+            parts.append(f"<p>{escape(REGRET_NOTE.replace('*', ''))}</p>")
+            parts.append(f"<section>{''.join(_contest_plots(report, found))}</section>")
+            parts.append(_table(*condition_rows(found)) + _table(*verdict_rows(found)))
+            continue
+        parts.append(f"<section>{''.join(_plots(report))}</section>")
         for clock in ("parked", "hot", "native"):
             parts.append(f"<h3>{clock}</h3>{_table(*case_rows(report, suite, clock))}")
         parts.append(f"<h3>plans</h3>{_table(*plan_rows(summarise(report, suite, 'parked')))}")
@@ -56,6 +71,25 @@ def _plots(report: Report) -> Iterable[str]:
         }
         if series:
             yield plots.lines(f"{operator}: time by {what}", labels, series, "us")
+
+
+def _contest_plots(report: Report, found: Sequence[Verdict]) -> Iterable[str]:
+    """Predicted against measured time of every candidate, and the regrets of every condition."""
+    points: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for record in report["visits"]:
+        for condition in record["measurement"]["conditions"]:
+            if condition["worker_slowdown"] == 1:
+                groups = points.setdefault(f"H={condition['homes']} {condition['start']}", {})
+                groups.setdefault(record["operator"], []).extend(
+                    (arm["screening_ns"] / 1e3, arm["predicted_ns"] / 1e3)
+                    for arm in condition["arms"]
+                    if arm["predicted_ns"]
+                )
+    for name, groups in points.items():
+        yield plots.scatter(name, groups, "measured us", "predicted us")
+    for name in dict.fromkeys(one.condition for one in found):
+        percents = [max(0.0, 100 * one.regret) for one in found if one.condition == name]
+        yield plots.histogram(f"regret, {name}", percents, (0, 1, 2, 4, 8, 15, 30), "%")
 
 
 def _table(head: list[str], rows: list[list[str]]) -> str:

@@ -77,13 +77,18 @@ def effective_grain(blocks: int, blocks_per_task: int, homes: int) -> int:
 
 
 class Bound:
-    """A realisation with its inputs and a guarded output: 17 guards, the payload, 17 guards."""
+    """A realisation with its inputs and a guarded output: 17 guards, the payload, 17 guards.
 
-    def __init__(self, realisation: Realisation, inputs: Mapping[str, Array], output_shape: Shape) -> None:
+    `beside` is another launch of the same operator whose output memory this one shares.
+    """
+
+    def __init__(
+        self, realisation: Realisation, inputs: Mapping[str, Array], output_shape: Shape, beside: Bound | None = None
+    ) -> None:
         self.realisation = realisation
         self.inputs = inputs
         size = int(np.prod(output_shape))
-        self._memory = _aligned(size + 2 * GUARD, first_element=GUARD)
+        self._memory: Array = beside._memory if beside else _aligned(size + 2 * GUARD, first_element=GUARD)
         self.output = self._memory[GUARD : GUARD + size].reshape(output_shape)
         self.reset()
         arrays = {**inputs, "y": self.output}

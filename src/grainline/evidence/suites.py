@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from random import Random
 from typing import Any
 
 from grainline.base.errors import OptionError
@@ -60,6 +61,7 @@ class Visit:
     round: int
     order: tuple[str, ...]
     variant: Variant
+    module: str
 
     @property
     def name(self) -> str:
@@ -80,7 +82,10 @@ class Visit:
 
 @dataclass(frozen=True)
 class Suite:
-    """`baseline` is what the control repeats; `ratios` are the (candidate, baseline) pairs of the tables."""
+    """`baseline` is what the control repeats; `ratios` are the (candidate, baseline) pairs of the tables.
+
+    `module` runs a visit. A contest times all candidates of a case in one process and has its control there.
+    """
 
     name: str
     cases: tuple[Case, ...]
@@ -89,9 +94,16 @@ class Suite:
     baseline: str
     ratios: tuple[tuple[str, str], ...]
     keeps_code: bool = False
+    module: str = "grainline.evidence.visit"
+
+    @property
+    def is_contest(self) -> bool:
+        return not self.baseline
 
     def variants_of(self, case: Case) -> tuple[Variant, ...]:
         """The variants of a case, the control last."""
+        if self.is_contest:
+            return self.variants
         control = next(v for v in self.variants if v.name == self.baseline).again()
         return (*(v for v in self.variants if _applies(v, case)), control)
 
@@ -101,7 +113,7 @@ class Suite:
             variants = {variant.name: variant for variant in self.variants_of(case)}
             for number, order in enumerate(orders(tuple(variants))[: self.rounds]):
                 for name in order:
-                    yield Visit(self.name, case, number, order, variants[name])
+                    yield Visit(self.name, case, number, order, variants[name], self.module)
 
     def published(self) -> int:
         """Visits without the control's."""
@@ -175,7 +187,41 @@ FIXED_GRAIN = Suite(
     ratios=GRAIN_RATIOS,
     keeps_code=True,
 )
-SUITES: Mapping[str, Suite] = {suite.name: suite for suite in (PILOT, VALIDATION, FIXED_GRAIN)}
+
+HELD_OUT_SEED = 20261130
+SHAPES_PER_OPERATOR = 10
+FEWEST_ELEMENTS, MOST_ELEMENTS = 1 << 9, 1 << 21
+
+
+def held_out_shapes(seed: int, count: int) -> tuple[tuple[int, int], ...]:
+    """Row shapes spread evenly over the logarithms of extents; even rows, so that every operator takes them."""
+    random = Random(seed)
+    shapes: list[tuple[int, int]] = []
+    while len(shapes) < count:
+        rows, half = round(2 ** random.uniform(0, 12)), round(2 ** random.uniform(3, 12))
+        shape = (rows, 2 * half)
+        if FEWEST_ELEMENTS <= rows * 2 * half <= MOST_ELEMENTS and shape not in shapes:
+            shapes.append(shape)
+    return tuple(shapes)
+
+
+def _held_out_cases() -> tuple[Case, ...]:
+    """Every operator on shapes of its own, and the one whose best grain no static balance explains."""
+    shapes = iter(held_out_shapes(HELD_OUT_SEED, SHAPES_PER_OPERATOR * len(ROW_NAMES)))
+    cases = tuple(Case(name, next(shapes)) for name in ROW_NAMES for _ in range(SHAPES_PER_OPERATOR))
+    return (*cases, Case("layer_norm", (4096, 1024)))
+
+
+HELD_OUT = Suite(
+    "held-out",
+    _held_out_cases(),
+    (Variant("contest", Settings(local_lanes=0, search_task_grain=True)),),
+    rounds=1,
+    baseline="",
+    ratios=(),
+    module="grainline.evidence.contest",
+)
+SUITES: Mapping[str, Suite] = {suite.name: suite for suite in (PILOT, VALIDATION, FIXED_GRAIN, HELD_OUT)}
 
 
 def find(name: str) -> Suite:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from grainline.evidence.regret import Verdict, percentile, verdicts
 from grainline.evidence.suites import CONTROL, Suite, find
-from grainline.evidence.summary import CaseSummary, Report, summarise
+from grainline.evidence.summary import CaseSummary, Report, geometric_mean, summarise
 
 NOTE = (
     "Times are microseconds per dispatch: host wall time, synchronised, without compilation, allocation and upload. "
@@ -17,6 +18,12 @@ NOTE = (
     "Differences between two or four orders are no statistical proof. Plans are (local lanes, block, blocks per task)."
 )
 
+REGRET_NOTE = (
+    "Regret is time(automatic) / time(best) - 1. The best candidate is selected by the even rounds, both are judged by "
+    "the odd ones; a negative regret is noise of that size. A/A is what two measurements of the automatic arm differ "
+    "by. *Legacy* is the automatic mapping with the pool's own grain, *uncalibrated* the joint search of the prior."
+)
+
 
 def markdown(reports: Sequence[Report]) -> str:
     """The complete tables of the reports."""
@@ -24,6 +31,10 @@ def markdown(reports: Sequence[Report]) -> str:
     for report in reports:
         suite = find(report["suite"])
         lines += [f"## {suite.name}", ""]
+        if suite.is_contest:
+            found = list(verdicts(report))
+            lines += [REGRET_NOTE, "", *_table(*condition_rows(found)), "", *_table(*verdict_rows(found)), ""]
+            continue
         for clock in ("parked", "hot", "native"):
             lines += [f"### {clock}", "", *_table(*case_rows(report, suite, clock)), ""]
         lines += ["### plans", "", *_table(*plan_rows(summarise(report, suite, "parked"))), ""]
@@ -61,6 +72,43 @@ def plan_rows(summaries: Iterable[CaseSummary]) -> tuple[list[str], list[list[st
     summaries = list(summaries)
     names = list(dict.fromkeys(name for one in summaries for name in one.plans if name != CONTROL))
     return ["case", *names], [[one.name, *(one.plans.get(name, "—") for name in names)] for one in summaries]
+
+
+def condition_rows(found: Sequence[Verdict]) -> tuple[list[str], list[list[str]]]:
+    """(head, rows): for every condition the distribution of the regret, and the ratios to the other choosers."""
+    head = ["condition", "cases", "regret median", "95 %", "worst", "A/A median", "A/A 95 %"]
+    head += ["legacy / automatic", "uncalibrated / automatic", "the same below 1 MB"]
+    rows = []
+    for name in dict.fromkeys(one.condition for one in found):
+        these = [one for one in found if one.condition == name]
+        regrets, controls = [one.regret for one in these], [one.control for one in these]
+        small = [one for one in these if 4 * one.elements < 1 << 20]
+        rows.append(
+            [
+                name,
+                str(len(these)),
+                *(f"{percentile(regrets, p):.1%}" for p in (50, 95, 100)),
+                *(f"{percentile(controls, p):.1%}" for p in (50, 95)),
+                f"{geometric_mean(one.legacy_ns / one.automatic_ns for one in these):.3f}",
+                f"{geometric_mean(one.uncalibrated_ns / one.automatic_ns for one in these):.3f}",
+                " and ".join(
+                    f"{geometric_mean(getattr(one, field) / one.automatic_ns for one in small):.3f}"
+                    for field in ("legacy_ns", "uncalibrated_ns")
+                ),
+            ]
+        )
+    return head, rows
+
+
+def verdict_rows(found: Sequence[Verdict]) -> tuple[list[str], list[list[str]]]:
+    """(head, rows): every case under every condition, in microseconds."""
+    head = ["case", "condition", "automatic", "best", "regret", "A/A", "legacy", "uncalibrated"]
+    rows = []
+    for one in found:
+        times = [one.automatic_ns, one.best_ns, one.legacy_ns, one.uncalibrated_ns]
+        shown = [f"{time / 1e3:.3f}" for time in times]
+        rows.append([one.case, one.condition, *shown[:2], f"{one.regret:.1%}", f"{one.control:.1%}", *shown[2:]])
+    return head, rows
 
 
 def _table(head: list[str], rows: list[list[str]]) -> list[str]:

@@ -170,10 +170,10 @@ class _Phases:
         self._since = now
 
 
-def main() -> int:
+def main(answer: Callable[[dict[str, Any]], dict[str, Any]] = measure) -> int:
     """Exit code 0 with the measurement on stdout, or 1 with the reason on stderr."""
     try:
-        print(json.dumps(measure(json.load(sys.stdin)), allow_nan=False))
+        print(json.dumps(answer(json.load(sys.stdin)), allow_nan=False))
     except GrainlineError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1

@@ -1,0 +1,126 @@
+"""Contests: regret by selecting and judging rounds, candidates that are all there, and an audit that finds changes."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grainline.evidence import contest
+from grainline.evidence.audit import audit
+from grainline.evidence.contest_audit import wrong_in_contest
+from grainline.evidence.measure import measure_suite
+from grainline.evidence.page import html
+from grainline.evidence.records import sealed
+from grainline.evidence.regret import best_of, percentile, regret_of, verdicts
+from grainline.evidence.suites import HELD_OUT, HELD_OUT_SEED, ROW_NAMES, Case, Suite, held_out_shapes
+from grainline.evidence.tables import markdown
+
+
+@pytest.fixture(scope="module")
+def suite() -> Suite:
+    return replace(HELD_OUT, cases=(Case("rms_norm", (40, 66)), Case("swiglu", (5, 34))))
+
+
+@pytest.fixture(scope="module")
+def report(suite: Suite, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    from tests.evidence.conftest import make_brief
+
+    with pytest.MonkeyPatch.context() as patch:
+        make_brief(patch)
+        patch.setattr(contest, "TURN_NS", 20_000)
+        return measure_suite(suite, tmp_path_factory.mktemp("contest"), homes=2, keep=False, say=lambda line: None)
+
+
+def test_a_sound_contest_passes(report: dict[str, Any], suite: Suite) -> None:
+    assert audit(report, suite) == []
+    found = list(verdicts(report))
+    assert len(found) == 2 * 5 and {v.condition for v in found} == {
+        *("H=1 hot", "H=1 parked", "H=2 hot", "H=2 parked"),
+        "H=2 hot, pool threads 2 times slower",
+    }
+    assert all(v.automatic_ns > 0 and v.best_ns > 0 for v in found)
+
+
+def test_all_mappings_and_grains_take_part(report: dict[str, Any]) -> None:
+    m = report["visits"][0]["measurement"]
+    mappings = {code["mapping"].split()[0] for code in m["codes"]}
+    assert mappings == {"whole", "local"}
+    hot = next(c for c in m["conditions"] if c["homes"] == 2)
+    finest = max(m["codes"], key=lambda code: code["blocks"])
+    grains = {arm["grain"] for arm in hot["arms"] if m["codes"][arm["code"]] is finest}
+    assert {1, 2, 4, finest["blocks"]} <= grains
+
+
+def test_regret_selects_and_judges_by_different_rounds() -> None:
+    """Arm 1 looks best on the even rounds only: selected, and judged at what it really takes."""
+    race = {"elapsed_ns": [[10, 10] * 4, [5, 20] * 4], "again_ns": [10, 10] * 4}
+    assert best_of(race, [1, 1]) == 1
+    assert regret_of(race, 0, [1, 1]) == pytest.approx(10 / 20 - 1)
+    assert regret_of(race, 1, [1, 1]) == 0.0, "who chose the best has no regret"
+    assert best_of(race, [4, 1]) == 0, "times are per repetition"
+
+
+def test_regret_finds_a_planted_loss() -> None:
+    seed = 7
+    noise = random.Random(seed)
+    arms = [[round(1000 * factor * noise.gauss(1, 0.01)) for _ in range(16)] for factor in (1.0, 1.3, 2.0)]
+    assert regret_of({"elapsed_ns": arms, "again_ns": arms[1]}, 1, [1, 1, 1]) == pytest.approx(0.3, abs=0.03), seed
+
+
+def test_percentiles() -> None:
+    values = [float(v) for v in range(1, 101)]
+    assert [percentile(values, p) for p in (0, 50, 95, 100)] == [1, 50, 95, 100]
+    assert percentile([3.0], 95) == 3.0
+
+
+def test_held_out_cases_are_drawn_once() -> None:
+    assert held_out_shapes(HELD_OUT_SEED, 9) == held_out_shapes(HELD_OUT_SEED, 9) != held_out_shapes(1, 9)
+    assert len(HELD_OUT.cases) >= 61 and {case.operator for case in HELD_OUT.cases} == set(ROW_NAMES)
+    assert Case("layer_norm", (4096, 1024)) in HELD_OUT.cases
+
+
+CHANGES: dict[str, tuple[Callable[[Any], object], str]] = {
+    "a turn left out": (lambda c: c["races"][0]["elapsed_ns"][0].pop(), "16 rounds"),
+    "a turn of no time": (lambda c: c["races"][0]["again_ns"].__setitem__(0, 0), "no positive number"),
+    "a race made up": (lambda c: c["races"].append(c["races"][0]), "races where|32 rounds"),
+    "no control": (lambda c: c["races"][0].pop("again_ns"), "again_ns"),
+    "a racer left out": (lambda c: c["raced"].pop(), "screening lets through|not in list"),
+    "a role forgotten": (lambda c: c["roles"].pop("legacy"), "roles are not"),
+    "a grain too large": (lambda c: c["arms"][0].update(grain=10**6), "a grain that its launch has not"),
+    "a prediction below zero": (lambda c: c["arms"][0].update(predicted_ns=-1.0), "is no time"),
+    "an arm twice": (lambda c: c["arms"].append(c["arms"][0]), "stands there twice"),
+    "another condition": (lambda c: c.update(start="warm"), "not the prescribed"),
+    "no repetitions": (lambda c: c["repetitions"].__setitem__(0, 0), "has its repetitions"),
+}
+
+
+@pytest.mark.parametrize("change, sentence", CHANGES.values(), ids=CHANGES)
+def test_changes_of_a_contest_are_found(
+    change: Callable[[Any], object], sentence: str, report: dict[str, Any], suite: Suite
+) -> None:
+    import re
+
+    forged = copy.deepcopy(report)
+    change(forged["visits"][0]["measurement"]["conditions"][2])
+    forged["visits"] = [sealed(record) for record in forged["visits"]]
+    wrong = audit(sealed(forged), suite)
+    assert any(re.search(sentence, line) for line in wrong), wrong
+
+
+def test_blocks_that_change_bits_are_found(report: dict[str, Any]) -> None:
+    m = copy.deepcopy(report["visits"][0]["measurement"])
+    assert not list(wrong_in_contest("x", m, 2))
+    m["codes"][0]["output"] = "0"
+    assert any("may not change a bit" in line for line in wrong_in_contest("x", m, 2))
+
+
+def test_contests_are_shown(report: dict[str, Any], tmp_path: Path) -> None:
+    text, page = markdown([report]), html([report])
+    assert text.count("| rms_norm 40×66 |") == 5 and "regret median" in text
+    assert page.count("<svg") == 4 + 5, "one scatter for each undisturbed condition, one histogram for each condition"
