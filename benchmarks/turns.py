@@ -1,0 +1,150 @@
+"""Arms that take turns: each library in a process of its own, asked case by case and round by round.
+
+A suite is a Python file with a function `arm(name) -> (case -> call)` and a `main` that calls `race`. A *call* takes a
+number of repetitions and does the work that often. In every round each arm measures one slice of about SLICE_SECONDS,
+in an order that turns from round to round; ratios are taken within a round. A process that is not measuring is stopped
+(SIGSTOP): the threads of its library cannot go on spinning beside the one that is.
+
+On one thread the time is the thread's CPU time, on several it is the wall's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+SLICE_SECONDS = 0.02
+LIBRARY_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+Call = Callable[[int], Any]
+Answers = dict[str, list[float]]
+
+
+class Turns:
+    """The processes of a suite's arms. `python` may name another interpreter for one arm, e.g. one that has a peer."""
+
+    def __init__(self, suite: str, arms: Sequence[str], threads: int = 1, python: dict[str, str] | None = None) -> None:
+        self.arms = list(arms)
+        environ = {**os.environ, **dict.fromkeys(LIBRARY_THREADS, str(threads))}
+        self._processes = {
+            arm: subprocess.Popen(
+                [(python or {}).get(arm, sys.executable), suite, "--serve", arm, "--threads", str(threads)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env=environ,
+            )
+            for arm in arms
+        }
+
+    def race(self, case: str, rounds: int) -> tuple[Answers, dict[str, Any]]:
+        """Seconds per call of every arm and round, and what each arm says about the case (None: it has no such case)."""
+        facts = {arm: self._ask(arm, case=case) for arm in self.arms}
+        taking_part = [arm for arm in self.arms if facts[arm] is not None]
+        answers: Answers = {arm: [] for arm in taking_part}
+        for number in range(rounds):
+            turn = number % len(taking_part)
+            for arm in taking_part[turn:] + taking_part[:turn]:
+                answers[arm].append(self._ask(arm, measure=True))
+        return answers, facts
+
+    def _ask(self, arm: str, **request: Any) -> Any:
+        process = self._processes[arm]
+        assert process.stdin is not None and process.stdout is not None
+        process.send_signal(signal.SIGCONT)
+        process.stdin.write(json.dumps(request) + "\n")
+        process.stdin.flush()
+        line = process.stdout.readline()
+        process.send_signal(signal.SIGSTOP)
+        if not line:
+            raise SystemExit(f"the process of {arm} ended while it was asked for {request}")
+        return json.loads(line)
+
+    def close(self) -> None:
+        for process in self._processes.values():
+            process.send_signal(signal.SIGCONT)
+            if process.stdin is not None:
+                process.stdin.close()
+            process.wait()
+
+
+@contextmanager
+def turns(suite: str, arms: Sequence[str], threads: int = 1) -> Iterator[Turns]:
+    running = Turns(suite, arms, threads)
+    try:
+        yield running
+    finally:
+        running.close()
+
+
+def serve(arm: Callable[[str], tuple[Call, Any] | None], threads: int) -> None:
+    """The process side. `arm(case)` gives the call of a case and facts about it (JSON), or None."""
+    clock = time.thread_time if threads == 1 else time.perf_counter
+    call: Call = _nothing
+    times = 1
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "case" in request:
+            call = _nothing  # the arrays of the case before are free before the next ones are made
+            made = arm(request["case"])
+            answer = None
+            if made is not None:
+                call, answer = made
+                times = repetitions(call, clock)
+        else:
+            call(max(1, times // 20))
+            answer = seconds_of(call, times, clock)
+        print(json.dumps(answer), flush=True)
+
+
+def _nothing(times: int) -> None:
+    return None
+
+
+def seconds_of(call: Call, times: int, clock: Callable[[], float]) -> float:
+    start = clock()
+    call(times)
+    return (clock() - start) / times
+
+
+def repetitions(call: Call, clock: Callable[[], float]) -> int:
+    """How many calls fill a slice."""
+    times = 1
+    call(1)
+    while (each := seconds_of(call, times, clock)) * times < SLICE_SECONDS / 4:
+        times *= 4
+    return max(1, round(SLICE_SECONDS / each))
+
+
+def repeated(once: Callable[[], Any]) -> Call:
+    """A call that calls `once` again and again."""
+
+    def call(times: int) -> None:
+        for _ in range(times):
+            once()
+
+    return call
+
+
+def ratio(answers: Answers, arm: str, to: str) -> float:
+    """Median over the rounds of one arm's time by another's."""
+    return statistics.median(a / b for a, b in zip(answers[arm], answers[to]))
+
+
+def spread(answers: Answers, arm: str, to: str) -> tuple[float, float]:
+    """The 10th and 90th percentile of that ratio."""
+    ratios = sorted(a / b for a, b in zip(answers[arm], answers[to]))
+    last = len(ratios) - 1
+    return ratios[round(0.1 * last)], ratios[round(0.9 * last)]
+
+
+def microseconds(answers: Answers, arm: str) -> float:
+    return statistics.median(answers[arm]) * 1e6
