@@ -1,9 +1,10 @@
-"""Tile programs at their native entry: planned, compiled, bound to arrays, and launched without a session around them."""
+"""Tile programs at their native entry: planned, compiled, bound to arrays, launched without a session around them."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import cache
 
 import numpy as np
 
@@ -12,10 +13,17 @@ from grainline.base.dims import evaluate
 from grainline.codegen.cache import ObjectCache
 from grainline.codegen.compile import compile_kernels
 from grainline.codegen.kernel import emit
+from grainline.codegen.llvm import compile_object
 from grainline.plan.planner import plan
 from grainline.plan.target import host_target
 from grainline.plan.types import DEFAULT_OPTIONS, Plan, PlannerOptions
 from grainline.tile.ir import TileProgram
+
+
+@cache
+def _ready() -> None:
+    """Loads LLVM and its target, which the first kernel of a process would pay for."""
+    compile_object("define void @nothing() { ret void }", host_target())
 
 
 class NativeKernel:
@@ -32,6 +40,7 @@ class NativeKernel:
         homes: int = 1,
         options: PlannerOptions = DEFAULT_OPTIONS,
     ) -> None:
+        _ready()
         start = time.thread_time()
         plans = plan(program, host_target(), options).variants
         emitted = [emit(each) for each in plans]

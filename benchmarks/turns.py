@@ -46,7 +46,7 @@ class Turns:
         }
 
     def race(self, case: str, rounds: int) -> tuple[Answers, dict[str, Any]]:
-        """Seconds per call of every arm and round, and what each arm says about the case (None: it has no such case)."""
+        """Seconds per call by arm and round, and what each arm says about the case (None: it has no such case)."""
         facts = {arm: self._ask(arm, case=case) for arm in self.arms}
         taking_part = [arm for arm in self.arms if facts[arm] is not None]
         answers: Answers = {arm: [] for arm in taking_part}

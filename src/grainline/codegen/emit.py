@@ -95,10 +95,18 @@ def i64(value: int) -> Reg:
     return Reg(str(value), I64)
 
 
+@dataclass(frozen=True, slots=True)
+class MathForm:
+    """How the vector functions of a module are realised. has_scalef: AVX-512 multiplies by powers of two at once."""
+
+    has_scalef: bool = False
+
+
 class ModuleText:
     """One module of LLVM IR: declarations in order of first use, then functions."""
 
-    def __init__(self) -> None:
+    def __init__(self, math: MathForm = MathForm()) -> None:
+        self.math = math
         self._declarations: dict[str, None] = {}
         self._functions: list[FunctionText] = []
         # What was emitted, for `plan.facts`: "load contiguous" or a mathematical primitive -> how often.
@@ -222,6 +230,12 @@ class FunctionText:
             f"shufflevector {a.typed}, {a.type} {other}, <{len(lanes)} x i32> <{picks}>", a.dtype, len(lanes)
         )
 
+    def concatenated(self, parts: Sequence[Reg]) -> Reg:
+        """One register from parts of equal length, a power of two of them."""
+        while len(parts) > 1:
+            parts = [self.shuffle(a, range(2 * a.lanes), b) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+        return parts[0]
+
     def iota(self, lanes: int, dtype: DType = I64) -> Reg:
         listed = ", ".join(f"{element_type(dtype)} {lane}" for lane in range(lanes))
         return Reg(f"<{listed}>", dtype, lanes)
@@ -270,6 +284,11 @@ class FunctionText:
         few = self.intrinsic("smin", count, i64(lanes))
         narrow = Reg(self.raw(f"trunc {few.typed} to i32"), I32)
         return self.compare("icmp slt", self.iota(lanes, I32), self.splat(narrow, lanes))
+
+    def prefetch(self, pointer: str) -> None:
+        """Asks for the line at `pointer`, to be read soon, in the second level of cache. Never faults."""
+        self.module.declare("void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+        self.do(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 0, i32 2, i32 1)")
 
     def any(self, mask: Reg) -> Reg:
         """Whether a lane of a bool vector is true, as a scalar."""

@@ -50,6 +50,8 @@ class Evaluator:
         self.roomy: View | None = None
         # Tiles that lie in private arrays: they are read there instead of being evaluated.
         self.arrays: dict[int, Array] = {}
+        # The store whose packets are written past the caches; its addresses are then aligned to lines.
+        self.streamed: Operation | None = None
         self.reduce_here: Callable[[Operation], None] | None = None
         self.load_here: Callable[[Operation], Reg | None] | None = None
         self._linear: dict[int, LinearAccess] = {}
@@ -233,7 +235,10 @@ class Evaluator:
         value = self.f.splat(value, self.lanes)
         mask = self._join(guard, self._mask_of(view))
         if offsets is None and step == 1:
-            memory.store(self.f, pointer, value, mask)
+            if operation is self.streamed and mask is None:
+                memory.store_past_caches(self.f, pointer, value)
+            else:
+                memory.store(self.f, pointer, value, mask)
             return
         if offsets is None and step is None:
             offsets = constant(0, I64, self.lanes)

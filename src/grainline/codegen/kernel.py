@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 from grainline.base.dims import Expr, ceil_div, product
 from grainline.base.dtypes import I64
-from grainline.codegen.emit import FunctionText, ModuleText, Reg, i64
+from grainline.codegen.emit import FunctionText, MathForm, ModuleText, Reg, i64
 from grainline.codegen.evaluate import Evaluator
 from grainline.codegen.programs import for_each
+from grainline.codegen.row_streams import RowStreams
 from grainline.codegen.rows import RowBody
 from grainline.codegen.whole import WholeBody, block_bounds, packets
 from grainline.codegen.words import Arguments
@@ -47,7 +48,7 @@ def emit(plan: Plan) -> EmittedKernel:
         from grainline.codegen.mma_chain import emit_products
 
         return emit_products(plan)
-    module = ModuleText()
+    module = ModuleText(math_form(plan))
     f = module.function(PLACEHOLDER, "i32", PARAMETERS, "nounwind")
     arguments = Arguments(f, plan.program.views)
     evaluator = Evaluator(f, plan.program, arguments)
@@ -58,6 +59,11 @@ def emit(plan: Plan) -> EmittedKernel:
         _emit_whole(plan, f, evaluator)
     f.do("ret i32 0")
     return finished(module, arguments.words, plan)
+
+
+def math_form(plan: Plan) -> MathForm:
+    """The vector functions that suit a plan's target."""
+    return MathForm(has_scalef=plan.target.has_avx512)
 
 
 def finished(module: ModuleText, words: tuple[Expr, ...], plan: Plan) -> EmittedKernel:
@@ -88,9 +94,10 @@ def _emit_local(plan: Plan, f: FunctionText, ev: Evaluator) -> None:
     mapping = plan.mapping
     assert mapping.lane_axis is not None
     schedule = schedule_rows(plan.program, mapping.lane_axis, plan.aliasing)
-    body = RowBody(ev, schedule, mapping.width, mapping.unroll, "%scratch")
-    body.prepare()
     roots = mapping.order or plan.program.roots
+    streams = RowStreams(ev, schedule, mapping.lanes, roots)
+    body = RowBody(ev, schedule, mapping.width, mapping.unroll, "%scratch", streams)
+    body.prepare()
     extents = [ev.arguments.extent(axis.extent) for axis in roots]
     count = ev.arguments.extent(product(axis.extent for axis in roots))
     first = f.mul(Reg("%begin", I64), plan.block)
@@ -102,6 +109,7 @@ def _emit_local(plan: Plan, f: FunctionText, ev: Evaluator) -> None:
         ev.leave()
 
     for_each(f, first, last, extents, one)
+    streams.settle()
 
 
 def _emit_whole(plan: Plan, f: FunctionText, ev: Evaluator) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from grainline.base.dtypes import BF16, BOOL, F32, I16, I32, U8, DType
 from grainline.codegen.emit import FunctionText, Reg, constant, memory_type
 
+LINE_BYTES = 64
+
 
 def load(f: FunctionText, pointer: str, dtype: DType, lanes: int = 0, mask: Reg | None = None) -> Reg:
     """`lanes` consecutive elements (0: one scalar); masked-off lanes touch no memory and read 0."""
@@ -17,6 +19,13 @@ def load(f: FunctionText, pointer: str, dtype: DType, lanes: int = 0, mask: Reg 
     f.module.declare(f"{kind} @{name}(ptr, {mask.type}, {kind})")
     place = f"ptr align {dtype.size_bytes} {pointer}"
     return _from_memory(f, f.raw(f"call {kind} @{name}({place}, {mask.typed}, {kind} zeroinitializer)"), dtype, lanes)
+
+
+def store_past_caches(f: FunctionText, pointer: str, value: Reg) -> None:
+    """Consecutive elements to whole lines: `pointer` is aligned to one, and the lanes fill some."""
+    kind, text = memory_type(value.dtype, value.lanes), _to_memory(f, value)
+    f.module.accesses["store " + _access_kind(value.lanes, None)] += 1
+    f.do(f"store {kind} {text}, ptr {pointer}, align {LINE_BYTES}, !nontemporal !{{i32 1}}")
 
 
 def store(f: FunctionText, pointer: str, value: Reg, mask: Reg | None = None) -> None:

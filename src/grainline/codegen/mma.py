@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from grainline.base.dtypes import BOOL
 from grainline.codegen.emit import ModuleText, Reg
-from grainline.codegen.kernel import PLACEHOLDER, EmittedKernel, finished
+from grainline.codegen.kernel import PLACEHOLDER, EmittedKernel, finished, math_form
 from grainline.codegen.mma_digits import as_words, digit_functions
 from grainline.codegen.mma_epilogue import streams_of
 from grainline.codegen.mma_nest import Right, StripRows, address, call_tile, coordinates, pack_right, strip_count
@@ -43,7 +43,7 @@ def emit_mma(plan: Plan) -> EmittedKernel:
     chosen = plan.mapping.details
     assert isinstance(chosen, Realisation)
     product = chosen.product
-    kernel = KernelText(ModuleText(), product.program.views, 16 if plan.target.has_avx512 else 8, {})
+    kernel = KernelText(ModuleText(math_form(plan)), product.program.views, 16 if plan.target.has_avx512 else 8, {})
     left, walked = linear_access(product.a), as_words(product)
     stride, to_strip = left.coefficient(product.m), product.epilogue_form == "strip"
     form = TileForm(walked, chosen.packs_a, to_strip, stride, fetches_ahead=fetches_ahead(walked))

@@ -14,7 +14,7 @@ from functools import partial
 from grainline.base.dims import Expr
 from grainline.base.dtypes import BOOL, F32
 from grainline.codegen.emit import ModuleText, Reg
-from grainline.codegen.kernel import PLACEHOLDER, EmittedKernel, finished
+from grainline.codegen.kernel import PLACEHOLDER, EmittedKernel, finished, math_form
 from grainline.codegen.mma import emit_mma
 from grainline.codegen.mma_ahead import Runs, ahead_function, claim, fetches, left_runs, right_runs
 from grainline.codegen.mma_epilogue import streams_of
@@ -63,7 +63,7 @@ def emit_products(plan: Plan) -> EmittedKernel:
     if not isinstance(chosen, ChainRealisation):
         return emit_mma(plan)
     chain, scratch = chosen.chain, chain_scratch(chosen)
-    kernel = KernelText(ModuleText(), chain.program.views, 16 if plan.target.has_avx512 else 8, {})
+    kernel = KernelText(ModuleText(math_form(plan)), chain.program.views, 16 if plan.target.has_avx512 else 8, {})
     stages = _stages(chain, scratch)
     _entry(kernel.entry(PLACEHOLDER), stages)
     _Strips(kernel, chosen, stages, scratch).emit()

@@ -14,6 +14,7 @@ from grainline.base.dtypes import I64
 from grainline.codegen import memory, reduction
 from grainline.codegen.emit import FunctionText, Reg, i64
 from grainline.codegen.evaluate import Evaluator
+from grainline.codegen.row_streams import RowStreams
 from grainline.plan.row_schedule import RowPass, RowSchedule, Spill
 from grainline.tile.access import operands_of
 from grainline.tile.ir import Operation
@@ -27,13 +28,23 @@ class RowBody:
     `ends` of the axis (main stop, full stop, tail mask) are computed by `prepare`, once per kernel.
     """
 
-    def __init__(self, evaluator: Evaluator, schedule: RowSchedule, width: int, unroll: int, scratch: str) -> None:
+    def __init__(
+        self,
+        evaluator: Evaluator,
+        schedule: RowSchedule,
+        width: int,
+        unroll: int,
+        scratch: str,
+        streams: RowStreams | None = None,
+    ) -> None:
         self.ev = evaluator
         self.f: FunctionText = evaluator.f
         self.schedule = schedule
         self.width = width
         self.lanes = width * unroll
         self.scratch = scratch
+        self.streams = streams
+        self.is_shifted = False  # packets begin anywhere, not at multiples of the width
         self.spilled = {spill.tile.id: spill for spill in schedule.spills}
         self.written: set[int] = set()
         self.scalar_loads = [o.result for o in evaluator.program.body if self._is_scalar_load(o) and o.result]
@@ -62,6 +73,8 @@ class RowBody:
         self.written = set()
         for load in self.scalar_loads:  # a snapshot: before anything is stored
             self.ev.value(load)
+        if self.streams is not None:
+            self.streams.locate()
         for row_pass in self.schedule.passes:
             self._pass(row_pass)
             self.written.update(spill.tile.id for spill in row_pass.spills)
@@ -79,6 +92,36 @@ class RowBody:
             return
         f = self.f
         self.ev.hoist((*effects, *self._spill_roots(row_pass)), self.schedule.axis)
+        streams = self.streams
+        if streams is None or not streams.streams(row_pass):
+            self._loops(row_pass)
+            return
+        f.when(streams.is_large, [], lambda: self._streamed(row_pass, streams))
+        f.when(streams.is_small, [], lambda: self._loops(row_pass))
+
+    def _streamed(self, row_pass: RowPass, streams: RowStreams) -> list[Reg]:
+        """The last pass with stores past the caches: up to the first line, whole lines, and the rest."""
+        f = self.f
+
+        def masked(start: Reg, stop: Reg) -> None:
+            def packet(index: Reg, _carried: list[Reg]) -> list[Reg]:
+                return self._packet(row_pass, index, [], self.width, f.mask_below(f.sub(stop, index), self.width))
+
+            f.loop(start, stop, self.width, [], packet)
+
+        self.is_shifted = True
+        head = streams.elements_before_line(self.count)
+        masked(i64(0), head)
+        rest = f.add(head, self._floor(f.sub(self.count, head), self.lanes))
+        self.ev.streamed = streams.store
+        f.loop(head, rest, self.lanes, [], self._packets(row_pass, self.lanes))
+        self.ev.streamed = None
+        masked(rest, self.count)
+        self.is_shifted = False
+        return []
+
+    def _loops(self, row_pass: RowPass) -> list[Reg]:
+        f = self.f
         wide = [reduction.start(o, self.lanes) for o in row_pass.reductions]
         wide = f.loop(i64(0), self.main_stop, self.lanes, wide, self._packets(row_pass, self.lanes))
         narrow = [self._fold(o, a, self.width) for o, a in zip(row_pass.reductions, wide, strict=True)]
@@ -90,6 +133,7 @@ class RowBody:
             assert operation.result is not None
             scalar = self._fold(operation, total, 0)
             self.ev.remember(operation.result, reduction.finish(f, operation, scalar, self.count))
+        return []
 
     def _fold(self, operation: Operation, total: Reg, lanes: int) -> Reg:
         return reduction.fold_lanes(self.f, operation.attributes["kind"], total, lanes)
@@ -112,6 +156,8 @@ class RowBody:
         ev, f = self.ev, self.f
         ev.enter({self.schedule.axis: index})
         ev.lanes, ev.mask = lanes, mask
+        if self.streams is not None and lanes == self.lanes and mask is None:
+            self.streams.fetch_following(row_pass)
         self._load_spills(row_pass)
         kept = [ev.vector(spill.tile) for spill in row_pass.spills]
         for store in row_pass.stores:
@@ -150,7 +196,9 @@ class RowBody:
             stack.extend(operands_of(self.ev.flow.define(tile)))
 
     def _spill_mask(self, spill: Spill) -> Reg | None:
-        """Slots of the scratch have room for whole packets."""
+        """Slots of the scratch have room for whole packets from multiples of the width on."""
+        if self.is_shifted:
+            return self.ev.mask
         is_roomy = spill.row is None or spill.row.view == self.ev.roomy
         return None if is_roomy else self.ev.mask
 

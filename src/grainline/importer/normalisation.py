@@ -29,7 +29,7 @@ def softmax(b: Builder, call: Call) -> list[Value | None]:
     only(x, F32, F64)
     axes = _softmax_axes(b, call, x)
     raised = b.unary("exp", b.binary("sub", x, b.reduce("max", x, axes)))
-    return [b.binary("div", raised, b.reduce("sum", raised, axes))]
+    return [b.binary("mul", raised, b.unary("reciprocal", b.reduce("sum", raised, axes)))]
 
 
 def log_softmax(b: Builder, call: Call) -> list[Value | None]:

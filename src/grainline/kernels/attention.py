@@ -55,8 +55,8 @@ def _weights(p: ProgramBuilder, score: Value, valid: Value | None, n: Axis) -> V
     """Softmax of the valid scores; 0 at the others, and everywhere in a row that has none."""
     if valid is None:
         weight = p.exp(score - p.max(score, n))
-        return weight / p.sum(weight, n)
+        return weight * p.reciprocal(p.sum(weight, n))
     masked = p.select(valid, score, p.const(MASKED))
     weight = p.select(valid, p.exp(masked - p.max(masked, n)), p.const(0.0))
     total = p.sum(weight, n)
-    return weight / p.select(p.eq(total, 0.0), p.const(1.0), total)
+    return weight * p.reciprocal(p.select(p.eq(total, 0.0), p.const(1.0), total))

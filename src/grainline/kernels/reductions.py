@@ -22,7 +22,7 @@ def reduction(kind: str, shape: Sequence[Extent], axes: Sequence[int], dtype: DT
     x = p.view("x", dtype, tuple(shape))
     y = p.view("y", dtype, tuple(shape[axis] for axis in kept), access="write")
     total = load_wide(p, x, places)
-    for axis in reversed(sorted(axes)):
+    for axis in sorted(axes, reverse=True):
         total = p.reduce("add" if kind == "mean" else kind, total, places[axis])
     if kind == "mean":
         total = total / p.cast(p.extent(product(shape[axis] for axis in axes)), total.dtype)

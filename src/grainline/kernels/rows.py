@@ -15,13 +15,13 @@ Extent = int | Expr
 
 
 def softmax(rows: Extent, n: Extent, dtype: DType = F32) -> TileProgram:
-    """y = exp(x - max x) / sum(exp(x - max x))."""
+    """y = e * (1 / sum(e)), e = exp(x - max x)."""
     p = ProgramBuilder("softmax")
     r, a = p.root("rows", rows), p.axis("n", n)
     x, y = p.view("x", dtype, (rows, n)), p.view("y", dtype, (rows, n), access="write")
     t = load_wide(p, x, (r, a))
     e = p.exp(t - p.max(t, a))
-    store_narrow(p, y, (r, a), e / p.sum(e, a))
+    store_narrow(p, y, (r, a), e * p.reciprocal(p.sum(e, a)))
     return p.finish()
 
 
@@ -34,7 +34,7 @@ def masked_softmax(rows: Extent, n: Extent, dtype: DType = F32) -> TileProgram:
     t = load_wide(p, x, (r, a))
     s = p.select(valid, t, p.const(-1e30, t.dtype))
     e = p.select(valid, p.exp(s - p.max(s, a)), p.const(0.0, t.dtype))
-    store_narrow(p, y, (r, a), e / p.sum(e, a))
+    store_narrow(p, y, (r, a), e * p.reciprocal(p.sum(e, a)))
     return p.finish()
 
 

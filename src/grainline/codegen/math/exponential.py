@@ -10,7 +10,7 @@ from __future__ import annotations
 from grainline.base.dtypes import F32, I32
 from grainline.codegen.emit import FunctionText, Reg, constant
 from grainline.codegen.math.coefficients import EXP_TAIL, LOG_TAIL
-from grainline.codegen.math.parts import at_least, at_most, bits_of, horner, like, negate, power_of_two
+from grainline.codegen.math.parts import at_least, at_most, bits_of, horner, like, negate, times_power_of_two
 
 LOG2_E = 1.4426950408889634
 LN2_HIGH = 0.693359375  # 12 bits: n * LN2_HIGH is exact
@@ -21,26 +21,17 @@ EXP_LOW = -104.0  # exp is zero
 
 def exp(f: FunctionText, x: Reg) -> Reg:
     clamped = at_most(f, at_least(f, x, EXP_LOW), EXP_HIGH)
-    scaled, n = _reduced_exp(f, clamped)
-    half = f.binary("ashr", n, constant(1, I32, x.lanes))
-    rest = f.binary("sub", n, half)
-    return f.binary("fmul", f.binary("fmul", scaled, power_of_two(f, half)), power_of_two(f, rest))
+    return times_power_of_two(f, *_reduced_exp(f, clamped))
 
 
 def _reduced_exp(f: FunctionText, x: Reg) -> tuple[Reg, Reg]:
-    """exp(r) and the i32 n with x = n ln 2 + r. A NaN stays in the first; n is then 0."""
+    """exp(r) and the whole float n with x = n ln 2 + r. A NaN is in both."""
     rounded = f.intrinsic("rint", f.binary("fmul", x, like(x, LOG2_E)))
     r = f.fma(rounded, like(x, -LN2_HIGH), x)
     r = f.fma(rounded, like(x, -LN2_LOW), r)
     tail = horner(f, r, EXP_TAIL)
     tail = f.fma(tail, r, like(x, 1.0))
-    return f.fma(tail, r, like(x, 1.0)), truncated(f, rounded)
-
-
-def truncated(f: FunctionText, x: Reg) -> Reg:
-    """Float to i32; a NaN or a value out of range gives some integer, never poison."""
-    frozen = f.convert("fptosi", x, I32)
-    return f.reg(f"freeze {frozen.typed}", I32, x.lanes)
+    return f.fma(tail, r, like(x, 1.0)), rounded
 
 
 def log(f: FunctionText, x: Reg) -> Reg:

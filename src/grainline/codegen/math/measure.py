@@ -16,7 +16,7 @@ import numpy as np
 
 from grainline.base.dtypes import F32, I64
 from grainline.codegen import memory
-from grainline.codegen.emit import ModuleText, Reg, i64
+from grainline.codegen.emit import MathForm, ModuleText, Reg, i64
 from grainline.codegen.llvm import LinkedObject, compile_object, link_object
 from grainline.codegen.math import emit_math
 from grainline.plan.target import Target, host_target
@@ -70,8 +70,9 @@ class VectorFunction:
     """y[k] = f(x[k]) (or f(x[k], z[k])) over arrays whose length is a multiple of LANES."""
 
     def __init__(self, name: str, target: Target | None = None, lanes: int = LANES) -> None:
-        text = loop_text(name, lanes)
-        self._linked: LinkedObject = link_object(compile_object(text, target or host_target()), ("sweep",))
+        target = target or host_target()
+        text = loop_text(name, lanes, target.has_avx512)
+        self._linked: LinkedObject = link_object(compile_object(text, target), ("sweep",))
         kind = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
         self._entry = kind(self._linked.address("sweep"))
 
@@ -81,8 +82,8 @@ class VectorFunction:
         return y
 
 
-def loop_text(name: str, lanes: int) -> str:
-    module = ModuleText()
+def loop_text(name: str, lanes: int, has_scalef: bool = False) -> str:
+    module = ModuleText(MathForm(has_scalef))
     f = module.function("sweep", "i32", [("ptr", "x"), ("ptr", "z"), ("ptr", "y"), ("i64", "n")], "nounwind")
     sources = ("%x", "%z") if name == "pow" else ("%x",)
 

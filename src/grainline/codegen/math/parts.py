@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from grainline.base.dtypes import F32, F64, I32, I64
-from grainline.codegen.emit import FunctionText, Reg, constant
+from grainline.codegen.emit import FunctionText, Reg, constant, vector_type
+
+SCALEF_LANES = 16  # of one 512-bit register
+CURRENT_ROUNDING = 4  # the rounding of the environment, to nearest
 
 
 def like(x: Reg, value: float) -> Reg:
@@ -40,6 +43,35 @@ def power_of_two(f: FunctionText, exponent: Reg) -> Reg:
     biased = f.binary("add", exponent, constant(bias, exponent.dtype, exponent.lanes))
     bits = f.binary("shl", biased, constant(mantissa, exponent.dtype, exponent.lanes))
     return f.bitcast(bits, to)
+
+
+def truncated(f: FunctionText, x: Reg) -> Reg:
+    """Float to i32; a NaN or a value out of range gives some integer, never poison."""
+    frozen = f.convert("fptosi", x, I32)
+    return f.reg(f"freeze {frozen.typed}", I32, x.lanes)
+
+
+def times_power_of_two(f: FunctionText, x: Reg, n: Reg) -> Reg:
+    """x * 2**n for whole floats n in [-252, 254], rounded once; both forms give the same bits."""
+    if f.module.math.has_scalef and x.lanes % SCALEF_LANES == 0 and x.lanes:
+        return _scalef(f, x, n)
+    whole = truncated(f, n)
+    half = f.binary("ashr", whole, constant(1, I32, x.lanes))
+    rest = f.binary("sub", whole, half)
+    return f.binary("fmul", f.binary("fmul", x, power_of_two(f, half)), power_of_two(f, rest))
+
+
+def _scalef(f: FunctionText, x: Reg, n: Reg) -> Reg:
+    """The instruction, register by register: the intrinsic knows no wider vectors."""
+    kind = vector_type("float", SCALEF_LANES)
+    f.module.declare(f"{kind} @llvm.x86.avx512.mask.scalef.ps.512({kind}, {kind}, {kind}, i16, i32 immarg)")
+    parts = []
+    for first in range(0, x.lanes, SCALEF_LANES):
+        part, power = (f.shuffle(a, range(first, first + SCALEF_LANES)) for a in (x, n))
+        operands = f"{part.typed}, {power.typed}, {kind} zeroinitializer, i16 -1, i32 {CURRENT_ROUNDING}"
+        call = f"call {kind} @llvm.x86.avx512.mask.scalef.ps.512({operands})"
+        parts.append(f.reg(call, F32, SCALEF_LANES))
+    return f.concatenated(parts)
 
 
 def bits_of(f: FunctionText, x: Reg) -> Reg:

@@ -10,8 +10,7 @@ from __future__ import annotations
 from grainline.base.dtypes import F32, F64, I32
 from grainline.codegen.emit import FunctionText, Reg, constant
 from grainline.codegen.math.coefficients import COS_TAIL, SIN_TAIL
-from grainline.codegen.math.exponential import truncated
-from grainline.codegen.math.parts import horner, like
+from grainline.codegen.math.parts import horner, like, truncated
 
 TWO_OVER_PI = 0.6366197723675814
 HALF_PI_HIGH = 1.5707963267341256  # 33 bits
