@@ -14,6 +14,8 @@ class CpuDevice final : public Device {
   bool is_unified() const noexcept override { return true; }
   MemorySource& memory() noexcept override { return memory_; }
   std::unique_ptr<Stream> create_stream() override;
+  // With a thread of its own: submitting and completing are two moments.
+  std::unique_ptr<Stream> create_asynchronous_stream();
 
  private:
   HostMemory& memory_;

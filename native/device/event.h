@@ -10,9 +10,10 @@
 
 namespace grainline {
 
-// Streams record it and wait for it (see Stream). It may be recorded again, by the same stream; a
-// wait refers to the newest record that was submitted before it. It must outlive the commands that
-// name it.
+// Streams record it and wait for it (see Stream). It may be recorded again, but belongs to the
+// stream that recorded it first. A wait refers to the newest record that was submitted before it.
+// It must outlive the commands that name it: the stream is synchronised before the event goes, not
+// only the event.
 class Event {
  public:
   Event() noexcept = default;
@@ -24,11 +25,12 @@ class Event {
 
   // For streams. The number of the newest submitted record; 0: none yet.
   uint32_t recorded() const noexcept { return recorded_.load(std::memory_order_acquire); }
-  // Acquire and release: who waits for this record sees what was submitted before it.
-  uint32_t add_record() noexcept { return recorded_.fetch_add(1, std::memory_order_acq_rel) + 1; }
+  // Counts a record of this stream; invalid_argument when the event belongs to another one.
+  Status add_record(const void* stream, uint32_t* number);
   Milestone& completed() noexcept { return completed_; }
 
  private:
+  std::atomic<const void*> stream_{nullptr};
   std::atomic<uint32_t> recorded_{0};
   Milestone completed_;
 };

@@ -23,8 +23,10 @@ Status InlineStream::fill(std::byte* memory, std::byte value, size_t size_bytes)
 }
 
 Status InlineStream::record(Event& event) {
-  event.completed().advance_to(event.add_record());
-  return Status();
+  uint32_t number = 0;
+  Status status = event.add_record(this, &number);
+  if (status.is_ok()) event.completed().advance_to(number);
+  return status;
 }
 
 Status InlineStream::wait(Event& event) { return event.synchronize(); }

@@ -58,9 +58,14 @@ class Allocator {
   virtual void free(MemoryBlock* block) = 0;
 
   // Gate, stream, then idle memory back to the source, until no more than kept_bytes are held.
-  // Returns the bytes given back; 0 if a wait failed.
-  virtual size_t trim(size_t kept_bytes) = 0;
-  // As trim. internal, with a list of what is still in use, unless everything went back.
+  // Fails, and recycles nothing, when a wait fails.
+  virtual Status recycle(size_t kept_bytes, size_t* released_bytes) = 0;
+  // The same for whoever can live without: the bytes, 0 after a failure.
+  size_t trim(size_t kept_bytes = 0) {
+    size_t released_bytes = 0;
+    return recycle(kept_bytes, &released_bytes).is_ok() ? released_bytes : 0;
+  }
+  // Recycles. internal, with a list of what is still in use, unless everything went back.
   virtual Status finalize() = 0;
   virtual AllocatorStatistics statistics() const = 0;
 };

@@ -1,6 +1,9 @@
 #include "memory/caching_allocator.h"
 
 #include <string>
+#include <utility>
+
+#include "memory/poison.h"
 
 namespace grainline {
 namespace {
@@ -18,7 +21,8 @@ Status no_memory(size_t size_bytes, const AllocatorStatistics& s) {
 CachingAllocator::CachingAllocator(MemorySource& source, StreamOrder& stream, Options options)
     : pages_(source, options.limit_bytes),
       stream_(stream),
-      synchronize_timeout_ns_(options.synchronize_timeout_ns) {}
+      synchronize_timeout_ns_(options.synchronize_timeout_ns),
+      poisons_(options.poisons) {}
 
 // The order is the contract: what was freed may belong to a launch that is still to be submitted
 // (gate), then to submitted work (stream), and only then to nobody.
@@ -41,12 +45,14 @@ Status CachingAllocator::allocate_after_recycle(size_t size_bytes, MemoryBlock**
     if (Status status = peer->recycle(0, &released_bytes); !status.is_ok()) return status;
     *block = pages_.allocate(size_bytes);
   }
-  return *block != nullptr ? Status() : no_memory(size_bytes, pages_.statistics());
+  if (*block == nullptr) return no_memory(size_bytes, pages_.statistics());
+  return poisons_ ? hand_out_poisoned(block) : Status();
 }
 
-size_t CachingAllocator::trim(size_t kept_bytes) {
-  size_t released_bytes = 0;
-  return recycle(kept_bytes, &released_bytes).is_ok() ? released_bytes : 0;
+Status CachingAllocator::hand_out_poisoned(MemoryBlock** block) {
+  Status status = stream_.fill((*block)->data, kPoison, (*block)->capacity_bytes);
+  if (!status.is_ok()) pages_.free(std::exchange(*block, nullptr));
+  return status;
 }
 
 Status CachingAllocator::finalize() {

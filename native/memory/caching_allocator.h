@@ -19,6 +19,9 @@ class CachingAllocator final : public Allocator {
   struct Options {
     size_t limit_bytes = SIZE_MAX;  // the pool never holds more
     int64_t synchronize_timeout_ns = kNoTimeout;
+    // The stream overwrites what is handed out with kPoison: a launch that is submitted later and
+    // still needs what lay there computes nonsense, where it might go unnoticed otherwise.
+    bool poisons = false;
   };
 
   // source and stream must outlive the allocator.
@@ -33,28 +36,29 @@ class CachingAllocator final : public Allocator {
 
   Status allocate(size_t size_bytes, MemoryBlock** block) override {
     *block = pages_.allocate(size_bytes);
-    if (*block != nullptr) [[likely]]
+    if (*block != nullptr && !poisons_) [[likely]]
       return Status();
-    return allocate_after_recycle(size_bytes, block);
+    return *block != nullptr ? hand_out_poisoned(block) : allocate_after_recycle(size_bytes, block);
   }
   void free(MemoryBlock* block) override {
     if (--block->uses == 0) pages_.free(block);
   }
 
-  size_t trim(size_t kept_bytes) override;
+  Status recycle(size_t kept_bytes, size_t* released_bytes) override;
   size_t held_bytes() const noexcept { return pages_.held_bytes(); }
   Status finalize() override;
   AllocatorStatistics statistics() const override;
 
  private:
   Status allocate_after_recycle(size_t size_bytes, MemoryBlock** block);
-  Status recycle(size_t kept_bytes, size_t* released_bytes);
+  Status hand_out_poisoned(MemoryBlock** block);
 
   SpanAllocator pages_;
   StreamOrder& stream_;
   RecycleGate* gate_ = nullptr;
   std::vector<CachingAllocator*> peers_;
-  int64_t synchronize_timeout_ns_;
+  const int64_t synchronize_timeout_ns_;
+  const bool poisons_;
   uint64_t waits_ = 0;
 };
 

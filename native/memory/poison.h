@@ -1,3 +1,4 @@
+// Memory that nobody may rely on. kPoison is what a device that looks for mistakes writes there.
 // Under AddressSanitizer, memory that lies idle in a pool is off limits; otherwise nothing happens.
 #pragma once
 
@@ -8,6 +9,8 @@
 #endif
 
 namespace grainline {
+
+inline constexpr std::byte kPoison{0xdb};
 
 inline void forbid_access([[maybe_unused]] const std::byte* memory,
                           [[maybe_unused]] size_t size_bytes) {

@@ -1,5 +1,4 @@
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <random>
 #include <string>
@@ -10,8 +9,10 @@
 #include "memory/host_memory.h"
 #include "memory/output_pool.h"
 #include "memory/span_allocator.h"
+#include "random_seed.h"
 
 using namespace grainline;
+using namespace grainline::test;
 
 namespace {
 
@@ -19,11 +20,6 @@ constexpr size_t kPage = SpanAllocator::kPageBytes;
 
 bool is_aligned(const std::byte* data) {
   return reinterpret_cast<uintptr_t>(data) % kMemoryAlignment == 0;
-}
-
-uint64_t seed_of_this_run() {
-  const char* text = std::getenv("GRAINLINE_TEST_SEED");
-  return text ? std::strtoull(text, nullptr, 10) : std::random_device{}();
 }
 
 }  // namespace
@@ -215,10 +211,7 @@ struct Stress {
 }  // namespace
 
 TEST(span_allocator_random_stress_against_a_model) {
-  const uint64_t seed = seed_of_this_run();
-  std::printf("  span allocator stress: GRAINLINE_TEST_SEED=%llu\n",
-              static_cast<unsigned long long>(seed));
-  Stress stress(seed);
+  Stress stress(printed_seed("span allocator stress"));
   stress.memory.set_limit(64 << 20);
   for (int step = 0; step < 20000; ++step) {
     const bool grows = stress.live.size() < 40 + 200 * static_cast<size_t>(step / 4000 % 2);
