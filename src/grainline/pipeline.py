@@ -65,7 +65,7 @@ def compile_graph(
     with step("passes"):
         graph = run_passes(imported, after=show_graph)
     with step("lower, plan and emit"):
-        lowered = lower(graph, Backend(kernels.plan, pack_panels, PANEL, refusal_of, kernels.quads))
+        lowered = lower(graph, kernels.backend())
     with step("compile"):
         compiled = compile_kernels(kernels.emitted(), store)
     explanation = "\n".join([*lowered.notes, "", *kernels.explain(compiled)])
@@ -81,6 +81,13 @@ def compile_graph(
     if spot is not None:
         saved.save(spot, model, {k.symbol: entry_name(k) for k in kernels.emitted()}, data)
     return model
+
+
+def plan_model(source: Any) -> KernelTable:
+    """The planned kernels of a model, without machine code and without its weights loaded."""
+    kernels = KernelTable(host_target())
+    lower(run_passes(import_model(open_model(source))), kernels.backend())
+    return kernels
 
 
 @contextmanager
@@ -126,6 +133,10 @@ class KernelTable:
     target: Target
     plans: dict[str, PlanResult] = field(default_factory=dict)
     kernels: dict[str, tuple[EmittedKernel, ...]] = field(default_factory=dict)
+
+    def backend(self) -> Backend:
+        """What `lower` needs of this room."""
+        return Backend(self.plan, pack_panels, PANEL, refusal_of, self.quads)
 
     def plan(self, program: TileProgram) -> tuple[str, tuple[Variant, ...]]:
         """The key of a program and its variants, with all extents in the symbols of `program`."""

@@ -25,7 +25,7 @@ from grainline.evidence.suites import JOINT_TASKS
 from grainline.evidence.visit import main
 from grainline.plan.planner import execution_target, plan
 from grainline.plan.target import Target, host_target
-from grainline.plan.types import DEFAULT_OPTIONS, Plan, PlannerOptions
+from grainline.plan.types import DEFAULT_OPTIONS, Candidate, Plan, PlannerOptions, PlanResult
 from grainline.tile.ir import TileProgram
 
 ROUNDS = 16
@@ -87,12 +87,6 @@ class Codes:
             self._add(realise(chosen))
         return self._numbers[key]
 
-    def forced(self, mapping: str, local_lanes: int, order: tuple[int, ...], block_size: int) -> Plan:
-        options = PlannerOptions(
-            mapping=mapping, local_lanes=local_lanes, root_axis_order=order, block_size=block_size, blocks_per_task=1
-        )
-        return plan(self.program, self.target, options).variants[0]
-
     def _add(self, realisation: Realisation) -> None:
         beside = self.bounds[0] if self.bounds else None
         bound = Bound(realisation, self.inputs, self.operator.output_shape(self.dims), beside)
@@ -115,6 +109,18 @@ class Codes:
         blocks = self.bounds[number].realisation.blocks
         grain = effective_grain(blocks, blocks_per_task, homes)
         return Arm(number, blocks if homes == 1 else grain, predicted_ns)
+
+    def arm_of(self, candidate: Candidate, homes: int, predicted_ns: float) -> Arm:
+        """The arm of one candidate of the planner."""
+        forced = PlannerOptions(
+            mapping=candidate.mapping.kind,
+            local_lanes=candidate.local_lanes,
+            root_axis_order=candidate.root_axis_order,
+            block_size=candidate.block_size,
+            blocks_per_task=1,
+        )
+        chosen = plan(self.program, self.target, forced).variants[0]
+        return self.arm(chosen, candidate.blocks_per_task, homes, predicted_ns)
 
 
 def measure(request: dict[str, Any]) -> dict[str, Any]:
@@ -182,16 +188,16 @@ def _arms(codes: Codes, condition: Condition) -> tuple[list[Arm], dict[str, int]
     return list(arms.values()), {name: places[arm.key] for name, arm in named.items()}
 
 
+def search_for(program: TileProgram, target: Target, homes: int, is_hot: bool) -> PlanResult:
+    """The planner's whole space for so many threads, awake or asleep."""
+    execution = execution_target(program, target, DEFAULT_OPTIONS)
+    return plan(program, target, execution=replace(execution, worker_count=homes, is_hot=is_hot))
+
+
 def _candidates(codes: Codes, target: Target, homes: int, is_hot: bool) -> Sequence[Arm]:
-    """The planner's whole space for this condition, with the calibrated prediction of each."""
-    execution = execution_target(codes.program, target, DEFAULT_OPTIONS)
-    execution = replace(execution, worker_count=homes, is_hot=is_hot)
-    found = []
-    for scored in plan(codes.program, target, execution=execution).candidates:
-        c = scored.candidate
-        chosen = codes.forced(c.mapping.kind, c.local_lanes, c.root_axis_order, c.block_size)
-        found.append(codes.arm(chosen, c.blocks_per_task, homes, scored.cost.score / 1e3))
-    return found
+    """The whole space for this condition, with the calibrated prediction of each."""
+    found = search_for(codes.program, target, homes, is_hot).candidates
+    return [codes.arm_of(s.candidate, homes, s.cost.score / 1e3) for s in found]
 
 
 def _screen(codes: Codes, condition: Condition, arms: Sequence[Arm]) -> tuple[list[int], list[float]]:

@@ -1,4 +1,4 @@
-"""The `grainline` command: run, explain, bench, knobs.
+"""The `grainline` command: run, explain, plan, bench, measure, audit, knobs.
 
 Commands parse their arguments and print; the work is in the files beside this one. An error that grainline raised is
 one line on stderr: exit code 2 when the call was wrong, 1 when the model or the run was. GRAINLINE_DEBUG=1 shows the
@@ -49,11 +49,37 @@ def run(
 
 
 @app.command()
-def explain(model: ModelPath, threads: Threads = None) -> None:
+def explain(
+    model: ModelPath,
+    threads: Threads = None,
+    kernel: Annotated[
+        str | None, typer.Option(help="Print all candidates of the kernels whose name or symbol begins with this.")
+    ] = None,
+) -> None:
     """Print how a model is executed, and why so: fusion, mapping, grain, fallbacks."""
-    from grainline.tools import running
+    from grainline.tools import planning, running
 
-    print(running.load_with_progress(model, threads).explain())
+    if kernel is None:
+        print(running.load_with_progress(model, threads).explain())
+        return
+    for line in planning.model_lines(model, kernel):
+        print(line)
+
+
+@app.command()
+def plan(
+    operator: Annotated[str, typer.Argument(help="One of the suites' operators, such as rms_norm.")],
+    shape: Annotated[str, typer.Argument(help="Its extents, such as 129x768.")],
+    threads: Threads = None,
+    parked: Annotated[bool, typer.Option("--parked", help="Plan for a launch that finds the pool asleep.")] = False,
+    measure: Annotated[bool, typer.Option("--measure", help="Time every candidate beside its prediction.")] = False,
+    rows: Annotated[int, typer.Option(min=1, help="Candidates to print, the cheapest first.")] = 20,
+) -> None:
+    """Print every candidate of a launch with its terms, what was refused, and the pick; measured on request."""
+    from grainline.tools import planning
+
+    for line in planning.operator_lines(operator, shape, threads, parked, measure, rows):
+        print(line)
 
 
 @app.command()

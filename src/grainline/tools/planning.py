@@ -1,0 +1,115 @@
+"""`grainline plan` and `grainline explain --kernel`: the planner's whole space, its terms, its pick, and what is true.
+
+Times are microseconds. `*` marks the pick; with measured times `!` marks the fastest, and the last line says what the
+pick loses to it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import median
+
+from grainline.base.errors import OptionError
+from grainline.evidence import operators
+from grainline.evidence.contest import Codes, Condition, search_for
+from grainline.plan.target import host_target
+from grainline.plan.types import PlanResult, ScoredCandidate
+
+ROUNDS = 7
+TURN_NS = 2_000_000
+TERMS = ("arithmetic", "memory", "block_dispatch", "imbalance", "task_dispatch", "worker_activation")
+HEAD = f"{'mapping':34} {'block':>6} {'grain':>8} {'Q':>7} {'L':>6} {'C':>6} {'h':>3}"
+TERM_HEAD = " ".join(f"{name.split('_')[0]:>10}" for name in TERMS)
+
+
+def operator_lines(
+    name: str, shape: str, threads: int | None, is_parked: bool, is_measured: bool, rows: int
+) -> Iterator[str]:
+    """The candidates of one operator at one shape; `OptionError` when there is no such thing."""
+    operator, dims = operators.find(name), shape_of(shape)
+    operators.check_dims(operator, dims)
+    processors = len(os.sched_getaffinity(0))
+    homes = threads or processors
+    if is_measured and homes > processors:
+        raise OptionError("threads cannot be timed", expected=f"at most {processors}, the processors", found=homes)
+    start, target = "parked" if is_parked else "hot", host_target()
+    program = operator.program(*dims)
+    result = search_for(program, target, homes, not is_parked)
+    yield f"{name} {'x'.join(map(str, dims))}: H={homes}, {start} start, {target.cpu}"
+    times = None
+    if is_measured:
+        codes = Codes(program, operator, dims)
+        times = measured_us(codes, result.candidates, Condition(homes, start))
+    yield from candidate_lines(result, rows, times)
+
+
+def model_lines(path: Path, name: str) -> Iterator[str]:
+    """The candidates of a model's kernels, with symbolic extents at typical values; nothing is compiled or run."""
+    from grainline.pipeline import plan_model
+
+    table = plan_model(path)
+    found = False
+    for key, result in table.plans.items():
+        kernel = table.kernels[key][0]
+        if not (kernel.symbol.startswith(name) or kernel.facts.name.startswith(name)):
+            continue
+        found = True
+        yield f"{kernel.facts.name}, {kernel.symbol}"
+        yield from candidate_lines(result, len(result.candidates), None)
+    if not found:
+        names = sorted({kernels[0].facts.name for kernels in table.kernels.values()})
+        raise OptionError("the model has no such kernel", expected=" or ".join(names), found=repr(name))
+
+
+def candidate_lines(result: PlanResult, rows: int, times: Sequence[float] | None) -> Iterator[str]:
+    """One line per candidate, the cheapest first, then the refusals and the verdict."""
+    if not result.candidates:
+        yield f"  {result.reason or result.variants[0].reason}"
+    else:
+        yield f"    {HEAD} {TERM_HEAD} {'predicted':>10}{' measured' if times else ''}"
+    places = sorted(range(len(result.candidates)), key=lambda k: result.candidates[k].cost.score)
+    fastest = min(range(len(times)), key=lambda k: times[k]) if times else None
+    pick = next((k for k in places if result.candidates[k] is result.best), None)
+    for number, k in enumerate(places):
+        if number < rows or k in (pick, fastest):
+            mark = ("*" if k == pick else " ") + ("!" if k == fastest else " ")
+            yield f" {mark} {_candidate(result.candidates[k])}{f' {times[k]:8.3f}' if times else ''}"
+    if len(places) > rows:
+        yield f"    {len(places)} candidates in all"
+    yield from (f"    refused {refusal.mapping}: {refusal.reason}" for refusal in result.refusals)
+    if times and pick is not None and fastest is not None:
+        loss = times[pick] / times[fastest] - 1
+        yield "the pick is the fastest" if pick == fastest else f"the pick takes {loss:.1%} longer than the fastest"
+
+
+def measured_us(codes: Codes, candidates: Sequence[ScoredCandidate], condition: Condition) -> list[float]:
+    """Median microseconds of every candidate, all taking turns; equal realisations share one measurement."""
+    arms = [codes.arm_of(each.candidate, condition.homes, 0.0) for each in candidates]
+    turns: dict[tuple[int, int], list[float]] = {arm.key: [] for arm in arms}
+    counts = {}
+    for code, grain in turns:
+        once = min(condition.time(codes.bounds[code], 1, grain) for _ in range(2))
+        counts[code, grain] = max(1, TURN_NS // (2 * once))
+    for _ in range(ROUNDS):
+        for (code, grain), times in turns.items():
+            count = counts[code, grain]
+            times.append(condition.time(codes.bounds[code], count, grain) / count / 1e3)
+    return [median(turns[arm.key]) for arm in arms]
+
+
+def shape_of(text: str) -> tuple[int, ...]:
+    """Extents written as 129x768."""
+    try:
+        return tuple(int(part) for part in text.lower().split("x"))
+    except ValueError:
+        raise OptionError("the shape cannot be read", expected="extents such as 129x768", found=repr(text)) from None
+
+
+def _candidate(scored: ScoredCandidate) -> str:
+    c, w = scored.candidate, scored.work
+    counts = f"{w.packet_count:7} {w.block_count:6} {w.task_count:6} {w.active_workers:3}"
+    terms = " ".join(f"{getattr(scored.cost, name) / 1e6:10.3f}" for name in TERMS)
+    where = f"{c.mapping!s:34} {c.block_size:6} {c.blocks_per_task:8}"
+    return f"{where} {counts} {terms} {scored.cost.score / 1e6:10.3f}"

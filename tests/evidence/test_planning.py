@@ -1,0 +1,61 @@
+"""`grainline plan` and `grainline explain --kernel`: every candidate, the pick, what is measured, and wrong calls."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from grainline.tools import planning
+from grainline.tools.main import call
+
+
+def test_plan_prints_every_candidate_and_the_pick(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(["plan", "masked_softmax", "40x66", "--threads", "2", "--rows", "500"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = [line for line in lines if re.match(r" [* ][! ] \w+ along", line)]
+    scores = [float(line.split()[-1]) for line in rows]
+    assert scores == sorted(scores) and len(rows) > 10
+    assert sum(line.startswith(" *") for line in rows) == 1, "one pick"
+    assert {line[4:].split()[0] for line in rows} == {"whole", "local"}
+    for line in rows:
+        *terms, total = map(float, line.split()[-7:])
+        assert sum(terms) == pytest.approx(total, abs=0.05), "the terms are the prediction, up to a launch"
+
+
+def test_plan_measures_beside_the_prediction(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "TURN_NS", 20_000)
+    assert call(["plan", "rms_norm", "5x34", "--threads", "1", "--measure", "--parked", "--rows", "3"]) == 0
+    out = capsys.readouterr().out
+    assert "H=1, parked start" in out and "measured" in out and "candidates in all" in out
+    assert re.search(r"^ [* ]! ", out, re.MULTILINE), "the fastest is marked"
+    assert re.search(r"the pick is the fastest|the pick takes [\d.]+% longer", out)
+
+
+def test_refusals_are_printed(add_model: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "add.onnx"
+    path.write_bytes(add_model)
+    assert call(["explain", str(path), "--kernel", ""]) == 0
+    out = capsys.readouterr().out
+    assert "refused local: " in out and " *  whole" in out
+    assert call(["explain", str(path), "--kernel", "nothing"]) == 2
+    assert "no such kernel" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments, sentence",
+    [
+        (["plan", "conv", "3x3"], "no such operator"),
+        (["plan", "rms_norm", "3by3"], "shape cannot be read"),
+        (["plan", "rms_norm", "3"], "takes two extents"),
+        (["plan", "rms_norm", "0x4"], "at least 1"),
+        (["plan", "rope", "3x7"], "even length"),
+        (["plan", "rms_norm", "3x8", "--measure", "--threads", "999"], "threads cannot be timed"),
+    ],
+)
+def test_wrong_calls(arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(arguments) == 2
+    assert sentence in capsys.readouterr().err
