@@ -10,8 +10,8 @@ import hashlib
 from dataclasses import dataclass
 
 from grainline.base.dims import Expr, ceil_div, product
-from grainline.base.dtypes import I64
-from grainline.codegen.emit import FunctionText, MathForm, ModuleText, Reg, i64
+from grainline.base.dtypes import BOOL, I64
+from grainline.codegen.emit import FunctionText, MathForm, ModuleText, Reg, constant, i64
 from grainline.codegen.evaluate import Evaluator
 from grainline.codegen.programs import for_each
 from grainline.codegen.row_streams import RowStreams
@@ -19,12 +19,13 @@ from grainline.codegen.rows import RowBody
 from grainline.codegen.whole import WholeBody, block_bounds, packets
 from grainline.codegen.words import Arguments
 from grainline.plan.facts import RealisedFacts
-from grainline.plan.row_schedule import schedule_rows
+from grainline.plan.row_schedule import RowSchedule
+from grainline.plan.row_workspace import row_workspace
 from grainline.plan.target import Target
 from grainline.plan.types import LOCAL, MMA, WHOLE, Plan
 from grainline.plan.whole_schedule import schedule_whole
 
-EMITTER_VERSION = 2
+EMITTER_VERSION = 3
 FAULT_NAMES = {1: "INDEX_OUT_OF_BOUNDS", 2: "INTEGER_DIVISION_BY_ZERO"}
 PARAMETERS = [("ptr noalias nocapture readonly", "args"), ("i64", "begin"), ("i64", "end"), ("ptr", "scratch")]
 PLACEHOLDER = "grainline_kernel"
@@ -91,9 +92,23 @@ def _has_full_packets(plan: Plan) -> bool:
 
 
 def _emit_local(plan: Plan, f: FunctionText, ev: Evaluator) -> None:
+    """Rows that are kept, or streamed where the workspace has no room; the launch's extent decides between the two."""
+    axis = plan.mapping.lane_axis
+    assert axis is not None
+    workspace = row_workspace(plan.program, axis, plan.switches)
+    kept, streamed = workspace.kept, workspace.streamed
+    if kept is None or streamed is None:
+        _emit_rows(plan, f, ev, kept or streamed)
+        return
+    fits = f.compare("icmp sle", ev.arguments.extent(axis.extent), i64(workspace.kept_up_to))
+    f.when(fits, [], lambda: _emit_rows(plan, f, ev, kept))
+    f.when(f.binary("xor", fits, constant(True, BOOL)), [], lambda: _emit_rows(plan, f, ev, streamed))
+
+
+def _emit_rows(plan: Plan, f: FunctionText, ev: Evaluator, schedule: RowSchedule | None) -> list[Reg]:
+    assert schedule is not None
     mapping = plan.mapping
-    assert mapping.lane_axis is not None
-    schedule = schedule_rows(plan.program, mapping.lane_axis, plan.aliasing)
+    ev.enter()
     roots = mapping.order or plan.program.roots
     streams = RowStreams(ev, schedule, mapping.lanes, roots)
     body = RowBody(ev, schedule, mapping.width, mapping.unroll, "%scratch", streams)
@@ -110,11 +125,13 @@ def _emit_local(plan: Plan, f: FunctionText, ev: Evaluator) -> None:
 
     for_each(f, first, last, extents, one)
     streams.settle()
+    ev.leave()
+    return []
 
 
 def _emit_whole(plan: Plan, f: FunctionText, ev: Evaluator) -> None:
     mapping, lane_axis = plan.mapping, plan.mapping.lane_axis
-    body = WholeBody(ev, schedule_whole(plan.program, plan.aliasing), "%scratch")
+    body = WholeBody(ev, schedule_whole(plan.program, plan.switches.aliasing), "%scratch")
     first, last = Reg("%begin", I64), Reg("%end", I64)
     if lane_axis is None:
         for_each(f, first, last, [], lambda _digits: body.packet())

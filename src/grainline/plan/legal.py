@@ -7,13 +7,13 @@ from dataclasses import replace
 from itertools import combinations
 
 from grainline.base.dims import Expr
+from grainline.plan.row_workspace import WORKSPACE_BUDGET_BYTES, row_workspace
 from grainline.plan.target import Target
 from grainline.plan.types import LOCAL, WHOLE, Mapping, PlannerOptions, Refusal
 from grainline.plan.whole_schedule import is_owner_preserving, schedule_whole
 from grainline.tile.access import Dataflow, commute, tile_axes
 from grainline.tile.ir import UNORDERED, Axis, TileProgram
 
-WORKSPACE_BUDGET_BYTES = 16 << 20
 NOT_LOCAL = {
     "mma": "a matrix product",
     "serial": "a serial loop",
@@ -44,6 +44,8 @@ def legal_mappings(
     else:
         refusals.append(Refusal(WHOLE, reason))
     reason = refuse_local(program, options.aliasing)
+    if reason is None:
+        reason = over_budget(row_workspace(program, tile_axes(program)[0], options.switches).bytes)
     if reason is None:
         mappings.append(Mapping(LOCAL, tile_axes(program)[0], width, unroll))
     else:

@@ -8,8 +8,9 @@ from grainline.base.dims import Expr, ceil_div, product, symbols
 from grainline.plan.cost import TYPICAL_EXTENT, CalibratedExecutionCostPolicy, launch_cost, traffic_bytes
 from grainline.plan.legal import packet_shape
 from grainline.plan.policy import ExecutionTarget
-from grainline.plan.row_schedule import schedule_rows
+from grainline.plan.row_workspace import row_workspace
 from grainline.plan.search import Search, search
+from grainline.plan.switches import Switches
 from grainline.plan.target import Target
 from grainline.plan.types import (
     DEFAULT_OPTIONS,
@@ -25,7 +26,6 @@ from grainline.plan.whole_schedule import schedule_whole
 from grainline.tile.ir import TileProgram
 from grainline.tile.passes import simplify
 
-SCRATCH_STEP = 64
 SHOWN_CANDIDATES = 4
 # Powers of four of a packet, up to 4096 elements: finer steps differ by less than they cost to search.
 PACKETS_PER_BLOCK = (1, 4, 16, 64, 256)
@@ -88,11 +88,11 @@ def _plan(program: TileProgram, target: Target, options: PlannerOptions, chosen:
         blocks=blocks,
         cost_ps=launch_cost(program, mapping, blocks),
         traffic_bytes=traffic_bytes(program),
-        scratch_bytes=_scratch(program, mapping, options.aliasing),
+        scratch_bytes=_scratch(program, mapping, options.switches),
         signature=str(mapping),
         reason=reason,
         blocks_per_task=candidate.blocks_per_task,
-        aliasing=options.aliasing,
+        switches=options.switches,
     )
 
 
@@ -105,13 +105,12 @@ def _blocks(program: TileProgram, mapping: Mapping, block: int) -> int | Expr:
     return outer * ceil_div(mapping.lane_axis.extent, block)
 
 
-def _scratch(program: TileProgram, mapping: Mapping, aliasing: str) -> int | Expr:
+def _scratch(program: TileProgram, mapping: Mapping, switches: Switches) -> int | Expr:
     """Private arrays of a packet, or one slot of 8-byte elements, padded, per spilled row value."""
     if mapping.kind == WHOLE:
-        return schedule_whole(program, aliasing).bytes_per_lane * mapping.lanes
+        return schedule_whole(program, switches.aliasing).bytes_per_lane * mapping.lanes
     assert mapping.lane_axis is not None
-    slots = schedule_rows(program, mapping.lane_axis, aliasing).scratch_slots
-    return ceil_div(mapping.lane_axis.extent, SCRATCH_STEP) * (SCRATCH_STEP * 8 * slots)
+    return row_workspace(program, mapping.lane_axis, switches).bytes
 
 
 def _reason(found: Search) -> str:

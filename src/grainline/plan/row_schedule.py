@@ -14,7 +14,9 @@ indices is copied to scratch before the first store.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
+from grainline.plan.switches import DEFAULT_SWITCHES, Switches
 from grainline.tile.access import Dataflow, clobbers, linear_access, operands_of
 from grainline.tile.ir import Axis, Operation, Tile, TileProgram
 
@@ -54,21 +56,24 @@ class RowSchedule:
         return sum(spill.row is None for spill in self.spills)
 
 
-def schedule_rows(program: TileProgram, axis: Axis, aliasing: str = "in_place") -> RowSchedule:
-    """The passes of a program whose only tile axis is `axis`; `aliasing` as in `tile.access.clobbers`."""
-    return _Scheduler(program, axis, aliasing).run()
+def schedule_rows(program: TileProgram, axis: Axis, switches: Switches = DEFAULT_SWITCHES) -> RowSchedule:
+    """The passes of a program whose only tile axis is `axis`."""
+    return _Scheduler(program, axis, switches).run()
 
 
 class _Scheduler:
-    def __init__(self, program: TileProgram, axis: Axis, aliasing: str) -> None:
+    def __init__(self, program: TileProgram, axis: Axis, switches: Switches) -> None:
         self.axis = axis
-        self.aliasing = aliasing
+        self.switches = switches
+        self.recompute_limit = RECOMPUTE_LIMIT if switches.keeps_rows else inf
         self.bound = program.bound_axes
         self.flow = Dataflow(program)
         self.level: dict[int, int] = {}
+        self.unfused = self._unfused(program)
         for operation in program.body:
             if operation.result is not None:
-                self.level[operation.result.id] = self._level_of(operation) + (operation.op == "reduce")
+                ends_a_pass = operation.op == "reduce" or operation.result.id in self.unfused
+                self.level[operation.result.id] = self._level_of(operation) + ends_a_pass
         self.reductions = [o for o in program.body if o.op == "reduce"]
         stores = [o for o in program.body if o.op == "store"]
         self.row_stores = [o for o in stores if axis in self.flow.axes_of(o)]
@@ -77,7 +82,8 @@ class _Scheduler:
         self.snapshots = self._snapshots()
 
     def run(self) -> RowSchedule:
-        levels = [self._level_of(o) for o in (*self.reductions, *self.row_stores)]
+        effects = (*self.reductions, *self.row_stores, *(self.flow.definition[t] for t in self.unfused))
+        levels = [self._level_of(o) for o in effects]
         last = max([*levels, 1 if self.snapshots else 0], default=0)
         store_pass = {id(o): self._level_of(o) for o in self.row_stores}
         needed, written = self._choose_spills(last, store_pass)
@@ -106,8 +112,19 @@ class _Scheduler:
         changed = (o for o in self.loads if any(self._clobbers(o, s, True) for s in self.row_stores))
         return [load.result for load in changed if load.result is not None]
 
+    def _unfused(self, program: TileProgram) -> set[int]:
+        """Rows that are complete in private memory before they are reduced."""
+        found: set[int] = set()
+        reduced = [o.operands[0] for o in program.body if o.op == "reduce" and self._is_row(o.operands[0])]
+        if not self.switches.fuse_expression_reduction:
+            found |= {tile.id for tile in reduced if self.flow.define(tile).op != "load"}
+        if not self.switches.fuse_load_reduction:
+            loads = [o.result for o in self.flow.cone(reduced) if o.op == "load" and o.result is not None]
+            found |= {tile.id for tile in loads if self._is_row(tile)}
+        return found
+
     def _clobbers(self, load: Operation, store: Operation, together: bool) -> bool:
-        return clobbers(load, store, self.aliasing, together, self.bound)
+        return clobbers(load, store, self.switches.aliasing, together, self.bound)
 
     def _roots(self, p: int, store_pass: dict[int, int]) -> list[Tile]:
         effects = [o for o in self.reductions if self._level_of(o) == p]
@@ -117,10 +134,12 @@ class _Scheduler:
     def _choose_spills(self, last: int, store_pass: dict[int, int]) -> tuple[list[set[int]], dict[int, int]]:
         """(row values that each pass reads or computes, spilled tile -> pass that writes it)."""
         written = {tile.id: 0 for tile in self.snapshots}
+        written |= {number: self._level_of(self.flow.definition[number]) for number in self.unfused}
+        forced = dict(written)
         needed: list[set[int]] = []
         for p in range(last + 1):
             here: set[int] = set()
-            stack = self._roots(p, store_pass) + (self.snapshots if p == 0 else [])
+            stack = self._roots(p, store_pass) + [self._tile(number) for number, q in forced.items() if q == p]
             while stack:
                 tile = stack.pop()
                 if tile.id in here or not self._is_row(tile):
@@ -129,7 +148,7 @@ class _Scheduler:
                 if tile.id in written and written[tile.id] < p:
                     continue
                 first = next((q for q in range(p) if tile.id in needed[q]), None)
-                if first is not None and self._recompute_cost(tile, written) > RECOMPUTE_LIMIT:
+                if first is not None and self._recompute_cost(tile, written) > self.recompute_limit:
                     written[tile.id] = first
                     continue
                 stack.extend(operands_of(self.flow.define(tile)))
@@ -185,7 +204,7 @@ class _Scheduler:
     def _free_row(
         self, tile: Tile, p: int, last_read: int, store_pass: dict[int, int], needed: list[set[int]], taken: set[int]
     ) -> Operation | None:
-        if tile in self.snapshots or self.aliasing == "any":
+        if tile in self.snapshots or self.switches.aliasing == "any":
             return None
         for store in self.row_stores:
             if id(store) in taken or store_pass[id(store)] < last_read or not self._is_dense(store, tile):

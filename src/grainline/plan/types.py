@@ -7,6 +7,7 @@ from typing import Any
 
 from grainline.base.dims import Expr
 from grainline.plan.policy import AnalyticExecutionCostPolicy, ExecutionCost, ExecutionCostPolicy, ExecutionWork
+from grainline.plan.switches import DEFAULT_SWITCHES, Switches
 from grainline.plan.target import Target
 from grainline.tile.ir import Axis, TileProgram
 
@@ -28,7 +29,7 @@ class PlannerOptions:
     cost_policy            None: the calibrated policy
     reduction_partitions   independent accumulators of a long reduction, 1 to 16
     max_unrolled_tile_elements  tiles up to this size may be expanded into scalars
-    fuse_load_reduction, fuse_expression_reduction  realisation switches
+    fuse_load_reduction, fuse_expression_reduction  see `plan.switches`
     same_bits              choose among mappings of one numeric signature only
     mapping                forces a mapping by name
     packet_width           W, the lanes of a packet
@@ -45,12 +46,16 @@ class PlannerOptions:
     cost_policy: ExecutionCostPolicy | None = None
     reduction_partitions: int = 0
     max_unrolled_tile_elements: int = 64
-    fuse_load_reduction: bool = False
-    fuse_expression_reduction: bool = False
+    fuse_load_reduction: bool = True
+    fuse_expression_reduction: bool = True
     same_bits: bool = True
     mapping: str = ""
     packet_width: int = 0
     aliasing: str = "in_place"
+
+    @property
+    def switches(self) -> Switches:
+        return Switches(self.aliasing, self.fuse_load_reduction, self.fuse_expression_reduction)
 
     @staticmethod
     def origin() -> PlannerOptions:
@@ -147,7 +152,7 @@ class Plan:
     traffic_bytes: int | Expr = 0
     task_ps: int | Expr = 0
     blocks_per_task: int = 0
-    aliasing: str = "in_place"
+    switches: Switches = DEFAULT_SWITCHES
 
 
 @dataclass(frozen=True, slots=True)
