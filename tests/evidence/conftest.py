@@ -30,6 +30,7 @@ def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
 def make_brief(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(visit, "WARM_UP_NS", BRIEF_NS)
     patch.setattr(visit, "SAMPLE_NS", BRIEF_NS)
+    patch.setattr(visit, "NATIVE_SAMPLE_NS", BRIEF_NS)
 
     def run(command: list[str], input: str, **_: Any) -> SimpleNamespace:
         answer = contest.measure if command[-1].endswith("contest") else visit.measure

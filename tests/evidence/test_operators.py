@@ -7,9 +7,9 @@ import pytest
 
 from grainline.evidence import operators
 from grainline.evidence.choice import choose
-from grainline.evidence.operators import ROW_OPERATORS, Operator
+from grainline.evidence.operators import ATTENTION, ROW_OPERATORS, Operator
 from grainline.evidence.realise import GUARD, Bound, OracleError, bind, effective_grain, realise
-from grainline.evidence.suites import PACKET, Settings
+from grainline.evidence.suites import JOINT_LEGACY, JOINT_TASKS, PACKET, Settings
 from grainline.tile.interp import interpret
 
 
@@ -40,6 +40,32 @@ def test_every_grain_and_start_gives_the_same_bits(operator: Operator, local_lan
     bound.reset()
     bound.time_entry()
     assert seen == {bound.output.tobytes()}, "threads, grain and start may not change a bit"
+
+
+ATTENTION_DIMS = ((1, 2, 2, 4, 5, 4, 3), (2, 4, 2, 7, 11, 8, 7), (2, 4, 2, 1, 17, 8, 7), (1, 2, 1, 7, 11, 8, 7))
+
+
+@pytest.mark.parametrize("dims", ATTENTION_DIMS, ids=str)
+def test_attention_is_its_oracle_interpreted_and_compiled(dims: tuple[int, ...]) -> None:
+    inputs = ATTENTION.inputs(dims)
+    reference = ATTENTION.oracle(*inputs.values())
+    program = ATTENTION.program(*dims)
+    y = np.full(ATTENTION.output_shape(dims), np.nan, np.float32)
+    assert interpret(program, [*inputs.values(), y], {}) == 0
+    np.testing.assert_allclose(y, reference, atol=operators.ATOL, rtol=operators.RTOL)
+    choice = choose(program, JOINT_TASKS.settings, 2)
+    bound = bind(realise(choice.plan), ATTENTION, dims)
+    for grain in (choice.blocks_per_task, 1):
+        bound.reset()
+        bound.time(1, grain, 2, "hot")
+        bound.max_error(reference)
+
+
+def test_attention_chooses_its_grain_by_the_prior() -> None:
+    program = ATTENTION.program(1, 4, 2, 16, 32, 16, 16)
+    legacy, tasks = (choose(program, variant.settings, 2) for variant in (JOINT_LEGACY, JOINT_TASKS))
+    assert legacy.blocks_per_task == 0 and legacy.candidates == 1
+    assert tasks.candidates > 1 and tasks.picked.work.active_workers == 1, "an activation of 1e6 is not worth it"
 
 
 def test_inputs_are_the_same_bits_every_time() -> None:

@@ -53,6 +53,8 @@ def test_refusals_are_printed(add_model: bytes, tmp_path: Path, capsys: pytest.C
         (["plan", "rms_norm", "3"], "takes two extents"),
         (["plan", "rms_norm", "0x4"], "at least 1"),
         (["plan", "rope", "3x7"], "even length"),
+        (["plan", "attention", "3x7"], "seven extents"),
+        (["plan", "attention", "1x3x2x4x4x8x8"], "multiple of Hkv"),
         (["plan", "rms_norm", "3x8", "--measure", "--threads", "999"], "threads cannot be timed"),
     ],
 )

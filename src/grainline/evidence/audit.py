@@ -193,9 +193,7 @@ def counts_and_costs_add_up(report: Report, suite: Suite) -> Iterator[str]:
     """The planner's counts follow from packets, blocks, grain and threads; its terms sum to its score."""
     for name, m in measurements(report):
         counts, cost, choice = m["choice"]["counts"], m["choice"]["cost"], m["choice"]
-        if not counts:
-            continue
-        per_block = max(choice["block_size"] // m["facts"]["packet_width"], 1)
+        per_block = max(choice["block_size"] // max(m["facts"]["packet_width"], 1), 1)
         wanted = closed_counts(counts["packet_count"], m["blocks"], per_block, m["homes"], choice["blocks_per_task"])
         if {key: counts.get(key) for key in wanted} != wanted:
             yield f"{name}: the planner's counts are not those of the closed formulas"

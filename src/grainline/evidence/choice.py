@@ -14,9 +14,10 @@ from grainline.evidence.suites import PACKET, Settings
 from grainline.plan.legal import packet_shape
 from grainline.plan.machine import SHIPPED
 from grainline.plan.planner import plan
-from grainline.plan.policy import AnalyticExecutionCostPolicy, CostCoefficients, ExecutionTarget
+from grainline.plan.policy import AnalyticExecutionCostPolicy, CostCoefficients, ExecutionTarget, count_work
+from grainline.plan.search import pick, task_grains
 from grainline.plan.target import Target, host_target
-from grainline.plan.types import Plan, PlannerOptions, PlanResult, ScoredCandidate
+from grainline.plan.types import Candidate, Plan, PlannerOptions, PlanResult, ScoredCandidate
 from grainline.tile.ir import TileProgram
 
 
@@ -36,29 +37,20 @@ class Choice:
     """`blocks_per_task` as asked for: 0 is the pool's heuristic."""
 
     plan: Plan
-    picked: ScoredCandidate | None
+    picked: ScoredCandidate
     blocks_per_task: int
     candidates: int
-
-    @property
-    def local_lanes(self) -> int:
-        return self.picked.candidate.local_lanes if self.picked else 1
-
-    @property
-    def block_size(self) -> int:
-        """Physical workers of a block; a plan without candidates (a matrix product) counts its own blocks."""
-        return self.picked.candidate.block_size if self.picked else self.plan.block
 
     def description(self) -> dict[str, Any]:
         """The part of a record that the planner decides: what was chosen, among how many, by which terms."""
         return {
             "mapping": str(self.plan.mapping),
-            "local_lanes": self.local_lanes,
-            "block_size": self.block_size,
+            "local_lanes": self.picked.candidate.local_lanes,
+            "block_size": self.picked.candidate.block_size,
             "blocks_per_task": self.blocks_per_task,
             "candidates": self.candidates,
-            "cost": asdict(self.picked.cost) if self.picked else {},
-            "counts": asdict(self.picked.work) if self.picked else {},
+            "cost": asdict(self.picked.cost),
+            "counts": asdict(self.picked.work),
         }
 
 
@@ -79,9 +71,28 @@ def choose(program: TileProgram, settings: Settings, homes: int, target: Target 
     """What the settings leave to the prior, chosen for `homes` threads."""
     target = target or host_target()
     options, execution = options_of(program, settings, target)
-    result = plan(program, target, options, execution=replace(execution, worker_count=homes))
-    grain = result.best.candidate.blocks_per_task if result.best else settings.blocks_per_task
-    return Choice(result.variants[0], result.best, grain, len(result.candidates))
+    execution = replace(execution, worker_count=homes)
+    result = plan(program, target, options, execution=execution)
+    candidates = result.candidates or _grains_of_product(result.variants[0], options, execution)
+    picked = result.best or pick(list(candidates), tie=0)
+    return Choice(result.variants[0], picked, picked.candidate.blocks_per_task, len(candidates))
+
+
+def _grains_of_product(
+    chosen: Plan, options: PlannerOptions, execution: ExecutionTarget
+) -> tuple[ScoredCandidate, ...]:
+    """The grains that the prior may choose among for a matrix product, whose blocks follow from its register tiles."""
+    policy = options.cost_policy
+    assert policy is not None
+    blocks = evaluate(chosen.blocks, {})
+    coefficients = policy.coefficients(execution, CostCoefficients())
+    prices = policy.per_packet(execution, chosen.program, chosen.mapping, coefficients, {})
+    found = []
+    for grain in task_grains(blocks, execution, options):
+        candidate = Candidate(chosen.mapping, (), 1, chosen.block, grain, blocks)
+        work = count_work(execution, prices, blocks, blocks, 1, grain)
+        found.append(ScoredCandidate(candidate, work, policy.evaluate(execution, candidate, work, coefficients)))
+    return tuple(found)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import numpy as np
 
 from grainline.base.dtypes import F32
 from grainline.base.errors import OptionError
+from grainline.kernels.attention import attention
 from grainline.tile.build import ProgramBuilder, Value, affine
 from grainline.tile.ir import Axis, TileProgram
 
@@ -28,29 +29,13 @@ ATOL = 5e-5
 RTOL = 5e-5
 
 
-@dataclass(frozen=True)
-class Operator:
-    """`program(*dims)`; `input_shapes(*dims)` of x, u, v; `oracle(x, u, v)` in FP64, shaped like the output."""
-
-    name: str
-    program: Callable[..., TileProgram]
-    input_shapes: Callable[..., tuple[Shape, Shape, Shape]]
-    oracle: Callable[[Array, Array, Array], Array]
-
-    def output_shape(self, dims: Shape) -> Shape:
-        return dims
-
-    def inputs(self, dims: Shape) -> dict[str, Array]:
-        """x, u and v as f32 arrays, the same bits on every machine."""
-        shapes = self.input_shapes(*dims)
-        waves = (_wave_x, _rope_cos if self.name == "rope" else _wave_u, _wave_v)
-        return {name: wave(shape) for name, wave, shape in zip("xuv", waves, shapes, strict=True)}
+Wave = Callable[[Shape], Array]
 
 
-def _angles(shape: Shape, step: float) -> Array:
-    """step * i as f32 products, widened."""
+def _angles(shape: Shape, step: float, phase: float = 0.0) -> Array:
+    """step * i + phase in f32, widened."""
     index = np.arange(int(np.prod(shape))).astype(np.float32)
-    return np.asarray(np.float32(step) * index, np.float64).reshape(shape)
+    return np.asarray(np.float32(step) * index + np.float32(phase), np.float64).reshape(shape)
 
 
 def _wave_x(shape: Shape) -> Array:
@@ -67,6 +52,30 @@ def _rope_cos(shape: Shape) -> Array:
 
 def _wave_v(shape: Shape) -> Array:
     return np.sin(_angles(shape, 0.013)).astype(np.float32)
+
+
+def _attention_wave(number: int) -> Wave:
+    return lambda shape: np.sin(_angles(shape, 0.117 + 0.031 * number, 0.3 * number)).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Operator:
+    """`program(*dims)` has the views of three inputs and of the output, in this order.
+
+    `input_shapes(*dims)` of x, u, v; `oracle(x, u, v)` in FP64, shaped like the output; `waves` fill the inputs.
+    """
+
+    name: str
+    program: Callable[..., TileProgram]
+    input_shapes: Callable[..., tuple[Shape, Shape, Shape]]
+    oracle: Callable[[Array, Array, Array], Array]
+    waves: tuple[Wave, Wave, Wave] = (_wave_x, _wave_u, _wave_v)
+    output_shape: Callable[[Shape], Shape] = lambda dims: dims
+
+    def inputs(self, dims: Shape) -> dict[str, Array]:
+        """x, u and v as f32 arrays, the same bits on every machine."""
+        shapes = self.input_shapes(*dims)
+        return {name: wave(shape) for name, wave, shape in zip("xuv", self.waves, shapes, strict=True)}
 
 
 class _Rows:
@@ -151,6 +160,23 @@ def gelu_residual(rows: int, n: int) -> TileProgram:
     return k.finish(x * 0.5 * (k.p.tanh(inner) + 1.0) + k.p.load(k.u, (k.r, k.a)))
 
 
+def attention_of(
+    batch: int, heads: int, key_heads: int, queries: int, keys: int, width: int, value_width: int
+) -> TileProgram:
+    """Causal attention with grouped heads; the last query sees all keys."""
+    return attention(batch, key_heads, heads // key_heads, queries, keys, width, value_width)
+
+
+def _attention_inputs(
+    batch: int, heads: int, key_heads: int, queries: int, keys: int, width: int, value_width: int
+) -> tuple[Shape, Shape, Shape]:
+    return (
+        (batch, heads, queries, width),
+        (batch, key_heads, keys, width),
+        (batch, key_heads, keys, value_width),
+    )
+
+
 def _wide(value: float) -> np.float64:
     """An FP32-rounded constant in double precision."""
     return np.float64(np.float32(value))
@@ -190,15 +216,34 @@ def _gelu_residual_oracle(x: Array, u: Array, v: Array) -> Array:
     return 0.5 * x * (1 + np.tanh(_wide(GELU_SCALE) * (x + _wide(GELU_CUBIC) * x * x * x))) + u
 
 
+def _attention_oracle(q: Array, k: Array, v: Array) -> Array:
+    """The full score matrix of every head; no running maximum."""
+    group, queries, keys = q.shape[1] // k.shape[1], q.shape[2], k.shape[2]
+    k, v = (np.repeat(t.astype(np.float64), group, axis=1) for t in (k, v))
+    score = np.einsum("bhqd,bhkd->bhqk", q.astype(np.float64), k) * _wide(1 / np.sqrt(q.shape[3]))
+    valid = np.arange(keys)[None, :] <= np.arange(queries)[:, None] + keys - queries
+    score = np.where(valid, score, -np.inf)
+    weight = np.exp(score - score.max(axis=3, keepdims=True))
+    return np.einsum("bhqk,bhkd->bhqd", weight / weight.sum(axis=3, keepdims=True), v)
+
+
 ROW_OPERATORS: tuple[Operator, ...] = (
     Operator("rms_norm", rms_norm, _row_vectors, _rms_norm_oracle),
     Operator("layer_norm", layer_norm, _row_vectors, _layer_norm_oracle),
     Operator("masked_softmax", masked_softmax, _row_vectors, _masked_softmax_oracle),
     Operator("swiglu", swiglu, _matrices, _swiglu_oracle),
     Operator("gelu_residual", gelu_residual, _matrices, _gelu_residual_oracle),
-    Operator("rope", rope, _half_tables, _rope_oracle),
+    Operator("rope", rope, _half_tables, _rope_oracle, (_wave_x, _rope_cos, _wave_v)),
 )
-OPERATORS: Mapping[str, Operator] = {operator.name: operator for operator in ROW_OPERATORS}
+ATTENTION = Operator(
+    "attention",
+    attention_of,
+    _attention_inputs,
+    _attention_oracle,
+    (_attention_wave(0), _attention_wave(1), _attention_wave(2)),
+    output_shape=lambda dims: (dims[0], dims[1], dims[3], dims[6]),
+)
+OPERATORS: Mapping[str, Operator] = {operator.name: operator for operator in (*ROW_OPERATORS, ATTENTION)}
 
 
 def find(name: str) -> Operator:
@@ -210,7 +255,17 @@ def find(name: str) -> Operator:
 
 def check_dims(operator: Operator, dims: Shape) -> None:
     """`OptionError` when the extents do not fit the operator."""
-    if len(dims) != 2 or min(dims) < 1:
+    if operator is ATTENTION:
+        _check_attention(dims)
+    elif len(dims) != 2 or min(dims) < 1:
         raise OptionError(f"{operator.name} takes two extents, rows and n, of at least 1", found=dims)
     if operator.name == "rope" and dims[1] % 2:
         raise OptionError("rope takes rows of even length", found=dims)
+
+
+def _check_attention(dims: Shape) -> None:
+    if len(dims) != 7 or min(dims) < 1:
+        raise OptionError("attention takes seven extents: B, Hq, Hkv, Q, K, D, Dv", found=dims)
+    _, heads, key_heads, queries, keys, _, _ = dims
+    if heads % key_heads or keys < queries:
+        raise OptionError("attention takes Hq a multiple of Hkv and at least as many keys as queries", found=dims)

@@ -91,8 +91,8 @@ class Bound:
         self._memory: Array = beside._memory if beside else _aligned(size + 2 * GUARD, first_element=GUARD)
         self.output = self._memory[GUARD : GUARD + size].reshape(output_shape)
         self.reset()
-        arrays = {**inputs, "y": self.output}
-        self._words = [arrays[view.name].ctypes.data for view in realisation.plan.program.views]
+        arrays = (*inputs.values(), self.output)
+        self._words = [a.ctypes.data for a, _ in zip(arrays, realisation.plan.program.views, strict=True)]
         self._words += [evaluate(word, {}) for word in realisation.emitted.words]
 
     def reset(self) -> None:

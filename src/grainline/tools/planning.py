@@ -14,6 +14,7 @@ from statistics import median
 from grainline.base.errors import OptionError
 from grainline.evidence import operators
 from grainline.evidence.contest import Codes, Condition, search_for
+from grainline.plan.cost import typical
 from grainline.plan.target import host_target
 from grainline.plan.types import PlanResult, ScoredCandidate
 
@@ -65,8 +66,9 @@ def model_lines(path: Path, name: str) -> Iterator[str]:
 
 def candidate_lines(result: PlanResult, rows: int, times: Sequence[float] | None) -> Iterator[str]:
     """One line per candidate, the cheapest first, then the refusals and the verdict."""
-    if not result.candidates:
-        yield f"  {result.reason or result.variants[0].reason}"
+    if not result.candidates:  # a matrix product: its variants, of which a launch takes the one that ends first
+        for chosen in result.variants:
+            yield f"    {chosen.reason}: {typical(chosen.cost_ps) / 1e6:.3f} us on one thread"
     else:
         yield f"    {HEAD} {TERM_HEAD} {'predicted':>10}{' measured' if times else ''}"
     places = sorted(range(len(result.candidates)), key=lambda k: result.candidates[k].cost.score)
