@@ -61,6 +61,15 @@ std::vector<int64_t> time_dispatch(uint64_t address, const std::vector<uint64_t>
   return elapsed;
 }
 
+nb::list stop_pool_log() {
+  PoolLog& log = Pool::process().log();
+  log.stop();
+  nb::list rows;
+  for (const PoolSpan& span : log.spans())
+    rows.append(nb::make_tuple(span.home, span.begin_ns, span.end_ns, span.tasks));
+  return rows;
+}
+
 nb::dict memory_statistics() {
   const HostMemory::Statistics s = HostMemory::process().statistics();
   nb::dict row;
@@ -90,6 +99,11 @@ void bind_pool(nb::module_& module) {
   module.def("dispatch", time_dispatch, arg("address"), arg("args"), arg("blocks"),
              arg("grain") = 0, arg("homes") = 1, arg("scratch_bytes") = 0, arg("repeat") = 1,
              "Runs a tile kernel over all blocks `repeat` times; returns the ns of each.");
+  module.def(
+      "start_pool_log", [] { Pool::process().log().start(); },
+      "From now on every dispatch with several homes notes what each of them did.");
+  module.def("stop_pool_log", stop_pool_log,
+             "Ends that; returns (home, begin_ns, end_ns, tasks) for each, in no order.");
   module.def("memory_statistics", memory_statistics);
   module.def(
       "set_memory_limit", [](size_t bytes) { HostMemory::process().set_limit(bytes); },

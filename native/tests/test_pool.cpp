@@ -7,10 +7,10 @@
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "check.h"
 #include "device/inline_stream.h"
 #include "pool_fixture.h"
-#include "base/clock.h"
 #include "threads/pool.h"
 
 using namespace grainline;
@@ -242,4 +242,28 @@ TEST(the_thread_limit_bounds_the_homes) {
   EXPECT(pool.homes_allowed() == 6, "one processor for each other run");
   pool.set_thread_limit(-4);
   EXPECT(pool.homes_allowed() == 6, "a negative limit is none");
+}
+
+TEST(the_log_has_every_task_of_every_home) {
+  const PretendProcessors four(4);
+  const RunScope run;
+  Pool& pool = Pool::process();
+  pool.log().start();
+  for (int round = 1; round <= 50; ++round) {
+    Counting work(64);
+    EXPECT(pool.dispatch(work.dispatch(1, 4)) == 0, "no fault");
+  }
+  let_every_pool_thread_run();  // whoever was late has written by now
+  pool.log().stop();
+  int64_t tasks = 0;
+  for (const PoolSpan& span : pool.log().spans()) {
+    EXPECT(span.begin_ns <= span.end_ns && span.home >= 0 && span.home < 4, "a span of a home");
+    tasks += span.tasks;
+  }
+  EXPECT(tasks >= 50 * 64 && pool.log().dropped() == 0, "no task is missing");
+  Counting work(64);
+  pool.dispatch(work.dispatch(1, 4));
+  int64_t after = 0;
+  for (const PoolSpan& span : pool.log().spans()) after += span.tasks;
+  EXPECT(after <= tasks + 4, "a stopped log takes nothing new");
 }

@@ -6,8 +6,8 @@
 
 #include <algorithm>
 
-#include "base/relax.h"
 #include "base/clock.h"
+#include "base/relax.h"
 #include "threads/parking.h"
 
 namespace grainline {
@@ -50,7 +50,7 @@ int32_t Pool::dispatch_parallel(const Dispatch& d) noexcept {
   }
   const Job job{d.fn, d.args, d.blocks, grain, tasks, d.scratch, d.scratch_stride, homes};
   const uint32_t epoch = publish(job);
-  const int64_t own = work(0, epoch, homes);
+  const int64_t own = work_logged(0, epoch, homes);
   await_settled(static_cast<uint32_t>(tasks - own));
   // Relaxed: whoever set it settled its task afterwards, and all tasks are settled.
   const int32_t fault = fault_.load(relaxed);
@@ -112,6 +112,15 @@ int64_t Pool::work(int home, uint32_t epoch, int homes) noexcept {
     }
   }
   return total;
+}
+
+int64_t Pool::work_logged(int home, uint32_t epoch, int homes) noexcept {
+  if (!log_.is_on()) [[likely]]
+    return work(home, epoch, homes);
+  const int64_t begin_ns = now_ns();
+  const int64_t tasks = work(home, epoch, homes);
+  if (tasks > 0) log_.add({begin_ns, now_ns(), home, tasks});
+  return tasks;
 }
 
 // 0: nothing left, or the dispatch of that epoch is over. Else the count before this claim.

@@ -29,6 +29,7 @@
 
 #include "base/float_environment.h"
 #include "base/kernel_abi.h"
+#include "threads/pool_log.h"
 
 namespace grainline {
 
@@ -87,6 +88,7 @@ class Pool {
   // real ones never spin.
   void override_processors_for_test(int processors) noexcept;
   int threads_started() const noexcept { return started_.load(std::memory_order_relaxed); }
+  PoolLog& log() noexcept { return log_; }
   int active_runs() const noexcept { return active_runs_.load(std::memory_order_relaxed); }
 
  private:
@@ -123,6 +125,7 @@ class Pool {
   uint32_t publish(const Job& job) noexcept;
 
   int64_t work(int home, uint32_t epoch, int homes) noexcept;
+  int64_t work_logged(int home, uint32_t epoch, int homes) noexcept;
   uint32_t claim(int owner, uint32_t epoch) noexcept;
   uint32_t claim_rest(int owner, uint32_t epoch) noexcept;
   uint32_t run_task(int home, int owner, uint32_t left, uint32_t epoch) noexcept;
@@ -148,6 +151,7 @@ class Pool {
   std::atomic<int> processors_override_{0};
   std::atomic<int> thread_limit_{0};
   std::atomic<bool> has_fork_hook_{false};
+  PoolLog log_;
   Cursor cursors_[kMaxHomes];
   Slot slots_[kMaxHomes];
 };

@@ -6,8 +6,8 @@
 #include <climits>
 #include <cstdio>
 
-#include "base/relax.h"
 #include "base/clock.h"
+#include "base/relax.h"
 #include "threads/parking.h"
 #include "threads/pool.h"
 #include "threads/topology.h"
@@ -118,7 +118,7 @@ void* Pool::thread_main(void* home) {
     const auto homes = static_cast<int>(seen & UINT32_MAX);
     if (home >= homes) continue;
     for (int child = 2 * home; child <= 2 * home + 1 && child < homes; ++child) wake(child);
-    work(home, static_cast<uint32_t>(seen >> 32), homes);
+    work_logged(home, static_cast<uint32_t>(seen >> 32), homes);
     hot_until_ns = now_ns() + kHotNs;
   }
 }
