@@ -16,6 +16,7 @@ from grainline.base.dtypes import DType
 from grainline.execgraph.ir import ExecuteGraph, Shape
 from grainline.execgraph.pack import Packed, pack
 from grainline.runtime import hostcalls
+from grainline.runtime.memory_curve import memory_changes
 from grainline.runtime.weights import WeightHold, hold
 
 
@@ -87,7 +88,8 @@ class ModelExecutor:
         self, feeds: Mapping[str, Any], names: Sequence[str] | None = None
     ) -> tuple[list[Any], list[dict[str, Any]]]:
         """As `run`; the second part has one record per node: name, kernel, node, start_ns, elapsed_ns; for a launch
-        also what its tiling chose: tile_kernel, variant, blocks, grain, homes, scratch_bytes, and output_shapes.
+        also what its tiling chose: tile_kernel, variant, blocks, grain, homes, scratch_bytes, and output_shapes; for
+        an allocation or a Free memory_bytes, what it takes (or, negative, gives back).
         """
         results, times = self._native.run_profiled(feeds, names)
         nodes = self._native.nodes()
@@ -102,6 +104,10 @@ class ModelExecutor:
                 record["tile_kernel"] = self.packed.tile_kernels[node_id][chosen[0]]
                 record["output_shapes"] = [_known(shape, extents) for shape in self.packed.results[node_id]]
             records.append(record)
+        changes = memory_changes(self.graph, records, extents)
+        for record in records:
+            if change := changes.get(record["node"], 0):
+                record["memory_bytes"] = change
         return results, records
 
     def _extents(self, feeds: Mapping[str, Any]) -> dict[str, int]:

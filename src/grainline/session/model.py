@@ -89,6 +89,11 @@ class Model:
         """Every choice that was made for this model, with its reason."""
         return self._compiled.explain()
 
+    @property
+    def compiled(self) -> Any:
+        """What runs the model; for tools."""
+        return self._compiled
+
     def trim(self) -> None:
         """Gives the memory that is kept between runs back to the system."""
         self._compiled.trim()

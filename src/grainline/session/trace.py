@@ -1,18 +1,25 @@
-"""A trace of runs in the format that trace viewers read: one event per run and per timed node.
+"""A trace of runs: the run itself, its nodes by worker, its launches on their stream, the pool's threads, its memory.
 
-Every event carries the run's number, the thread, the shapes and the bytes. Times are microseconds since the start.
+Every event carries the run's number; launches also what their tiling chose, the run the shapes and bytes. `timeline`
+has the format.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-import os
 import threading
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+
+from grainline.session.timeline import Timeline, pool_track, stream_track, worker_track
+
+_TIMES = ("name", "start_ns", "elapsed_ns", "memory_bytes", "worker")
+
+PoolSpan = tuple[int, int, int, int]  # home, begin_ns, end_ns, tasks
 
 
 class Trace:
@@ -20,12 +27,16 @@ class Trace:
 
     def __init__(self) -> None:
         self.start_ns = time.monotonic_ns()
-        self.events: list[dict[str, Any]] = []
+        self._timeline = Timeline(self.start_ns)
         self._run_ids = itertools.count(1)
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        return self._timeline.events
 
     def measure(self, compiled: Any, feeds: Any, names: Any, cancel: Any = None) -> list[np.ndarray]:
         """One run of `compiled` under the clock. A compiled model with `timed_run` also times its nodes."""
-        run_id = next(self._run_ids)
+        run_id, caller = next(self._run_ids), threading.get_native_id()
         begin_ns = time.monotonic_ns()
         nodes: list[dict[str, Any]] = []
         if hasattr(compiled, "timed_run"):
@@ -33,27 +44,47 @@ class Trace:
         else:
             arrays = compiled.run(feeds, names) if cancel is None else compiled.run(feeds, names, cancel=cancel)
         end_ns = time.monotonic_ns()
-        self._add("model_run", "Session", begin_ns, end_ns - begin_ns, run_id, _run_facts(feeds, arrays))
+        facts = {"run_id": run_id, **_run_facts(feeds, arrays)}
+        self._timeline.name_track(caller, "caller, worker 0")
+        self._timeline.span(caller, "model_run", "Session", begin_ns, end_ns - begin_ns, facts)
         for node in nodes:
-            facts = {key: part for key, part in node.items() if key not in ("name", "start_ns", "elapsed_ns")}
-            self._add(node["name"], "Node", node["start_ns"], node["elapsed_ns"], run_id, facts)
+            self._node(node, run_id, caller)
+        self._memory(nodes)
         return arrays
 
-    def _add(self, name: str, kind: str, at_ns: int, elapsed_ns: int, run_id: int, facts: dict[str, Any]) -> None:
-        self.events.append({
-            "name": name,
-            "cat": kind,
-            "ph": "X",
-            "ts": (at_ns - self.start_ns) / 1e3,
-            "dur": elapsed_ns / 1e3,
-            "pid": os.getpid(),
-            "tid": threading.get_native_id(),
-            "args": {"run_id": run_id, **facts},
-        })  # fmt: skip
+    def add_pool(self, spans: Iterable[PoolSpan]) -> None:
+        """What the pool's threads did meanwhile; the part of the submitting thread lies on its own track."""
+        caller = threading.get_native_id()
+        for home, begin_ns, end_ns, tasks in sorted(spans, key=lambda span: span[1]):
+            track = pool_track(home, caller)
+            if home:
+                self._timeline.name_track(track, f"pool thread {home}")
+            self._timeline.span(track, "tasks", "Pool", begin_ns, end_ns - begin_ns, {"home": home, "tasks": tasks})
 
     def save(self, path: str) -> None:
         with open(path, "w", encoding="utf-8") as file:
             json.dump(self.events, file)
+
+    def _node(self, node: dict[str, Any], run_id: int, caller: int) -> None:
+        worker = node.get("worker", 0)
+        track, begin_ns, elapsed_ns = worker_track(worker, caller), node["start_ns"], node["elapsed_ns"]
+        facts = {"run_id": run_id, **{key: part for key, part in node.items() if key not in _TIMES}}
+        if worker:
+            self._timeline.name_track(track, f"worker {worker}")
+        self._timeline.span(track, node["name"], "Node", begin_ns, elapsed_ns, facts)
+        if "tile_kernel" in node:  # an inline stream completes a launch while it is submitted
+            stream = stream_track(0)
+            self._timeline.name_track(stream, "stream 0")
+            self._timeline.span(stream, node["name"], "Stream", begin_ns, elapsed_ns, {"run_id": run_id})
+            self._timeline.arrow("launch", (track, begin_ns), (stream, begin_ns))
+
+    def _memory(self, nodes: list[dict[str, Any]]) -> None:
+        """The bytes that blocks of the run's allocator hold, as far as their sizes are known before the run."""
+        held = 0
+        for node in sorted(nodes, key=lambda node: node["start_ns"] + node["elapsed_ns"]):
+            if change := node.get("memory_bytes", 0):
+                held += change
+                self._timeline.counter("memory of the run", node["start_ns"] + node["elapsed_ns"], held)
 
 
 def _run_facts(feeds: Any, arrays: list[np.ndarray]) -> dict[str, Any]:

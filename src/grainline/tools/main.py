@@ -1,4 +1,4 @@
-"""The `grainline` command: run, explain, plan, bench, measure, audit, knobs.
+"""The `grainline` command: run, explain, plan, bench, trace, measure, audit, knobs.
 
 Commands parse their arguments and print; the work is in the files beside this one. An error that grainline raised is
 one line on stderr: exit code 2 when the call was wrong, 1 when the model or the run was. GRAINLINE_DEBUG=1 shows the
@@ -97,6 +97,23 @@ def bench(
     from grainline.tools import benching
 
     for line in benching.bench_model(model, input or [], shape or [], peer, threads, rounds, seconds, seed):
+        print(line)
+
+
+@app.command()
+def trace(
+    model: ModelPath,
+    output: Annotated[Path, typer.Option("-o", "--output", help="The JSON file to write.")] = Path("trace.json"),
+    shape: Shapes = None,
+    input: Inputs = None,
+    threads: Threads = None,
+    runs: Annotated[int, typer.Option(min=1, help="Runs to record, behind one that warms up.")] = 3,
+    seed: Seed = 0,
+) -> None:
+    """Record runs for a trace viewer: workers, streams, pool threads, memory."""
+    from grainline.tools import tracing
+
+    for line in tracing.trace_model(model, input or [], shape or [], threads, output, runs, seed):
         print(line)
 
 

@@ -1,0 +1,112 @@
+"""Traces as files: whatever a viewer relies on holds for every event."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+import grainline
+from grainline.tools.main import call
+from tests.conftest import make_model
+
+Events = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Events:
+    """Two traced runs of a model with products, a row kernel, an intermediate and a host operator."""
+    folder = tmp_path_factory.mktemp("trace")
+    rng = np.random.default_rng(0)
+    weights = {name: rng.standard_normal((96, 96)).astype(np.float32) for name in ("v", "w")}
+    nodes = [
+        helper.make_node("MatMul", ["x", "v"], ["a"], name="first"),
+        helper.make_node("Softmax", ["a"], ["b"], name="rows", axis=-1),
+        helper.make_node("MatMul", ["b", "w"], ["c"], name="second"),
+        helper.make_node("Unique", ["c"], ["u"], name="host"),
+        helper.make_node("Exp", ["c"], ["y"], name="last"),
+    ]
+    outputs = {"y": (TensorProto.FLOAT, ["n", 96]), "u": (TensorProto.FLOAT, None)}
+    model = make_model(nodes, {"x": (TensorProto.FLOAT, ["n", 96])}, outputs, weights)
+    (folder / "model.onnx").write_bytes(model.SerializeToString())
+    path = folder / "trace.json"
+    assert call(["trace", str(folder / "model.onnx"), "-o", str(path), "--shape", "x=512,96", "--runs", "2"]) == 0
+    return json.loads(path.read_text())
+
+
+def spans(events: Events) -> Events:
+    return [event for event in events if event["ph"] == "X"]
+
+
+def test_every_span_lies_on_a_named_track(trace: Events) -> None:
+    named = {event["tid"]: event["args"]["name"] for event in trace if event["ph"] == "M"}
+    assert {event["tid"] for event in spans(trace)} <= set(named)
+    assert {"caller, worker 0", "stream 0"} <= set(named.values())
+
+
+def test_spans_of_a_track_nest(trace: Events) -> None:
+    tracks: dict[int, Events] = defaultdict(list)
+    for event in spans(trace):
+        assert event["ts"] >= 0 and event["dur"] >= 0, f"{event['name']} has no time"
+        tracks[event["tid"]].append(event)
+    for events in tracks.values():
+        open_until: list[float] = []
+        for event in sorted(events, key=lambda event: (event["ts"], -event["dur"])):
+            while open_until and open_until[-1] <= event["ts"]:
+                open_until.pop()
+            end = event["ts"] + event["dur"]
+            assert not open_until or end <= open_until[-1] + 1e-3, f"{event['name']} overlaps its neighbour"
+            open_until.append(end)
+
+
+def test_every_arrow_has_both_ends_inside_spans_and_runs_forward(trace: Events) -> None:
+    starts = {event["id"]: event for event in trace if event["ph"] == "s"}
+    ends = {event["id"]: event for event in trace if event["ph"] == "f"}
+    assert starts and starts.keys() == ends.keys()
+    for number, start in starts.items():
+        assert ends[number]["ts"] >= start["ts"], "work completes after it was submitted"
+        for end in (start, ends[number]):
+            inside = [
+                span for span in spans(trace)
+                if span["tid"] == end["tid"] and span["ts"] - 1e-3 <= end["ts"] <= span["ts"] + span["dur"] + 1e-3
+            ]  # fmt: skip
+            assert inside, "an arrow begins and ends in a span"
+
+
+def test_memory_returns_to_its_start(trace: Events) -> None:
+    values = [event["args"]["bytes"] for event in trace if event["ph"] == "C"]
+    assert max(values) >= 512 * 96 * 4, "the intermediate is seen"
+    assert min(values) == 0 and values[-1] == 0, "what a run takes it gives back"
+
+
+def test_every_run_and_every_launch_is_there(trace: Events) -> None:
+    runs = [event for event in spans(trace) if event["name"] == "model_run"]
+    assert [event["args"]["run_id"] for event in runs] == [1, 2]
+    for run in (1, 2):
+        nodes = [event for event in spans(trace) if event["cat"] == "Node" and event["args"]["run_id"] == run]
+        launches = [event for event in nodes if event["args"]["kernel"] == "Launch"]
+        on_stream = [event for event in spans(trace) if event["cat"] == "Stream" and event["args"]["run_id"] == run]
+        assert len(launches) == len(on_stream) >= 2
+        assert any(event["args"]["kernel"] == "HostCall" for event in nodes)
+
+
+def test_pool_threads_did_the_blocks_of_wide_launches(trace: Events) -> None:
+    from grainline import _native
+
+    wide = [event for event in spans(trace) if event["cat"] == "Node" and event["args"].get("homes", 1) > 1]
+    tasks = [event for event in spans(trace) if event["cat"] == "Pool"]
+    if _native.processors() > 1 and wide:
+        assert tasks, "launches with several homes leave spans of the pool"
+    assert all(event["args"]["tasks"] > 0 for event in tasks)
+
+
+def test_a_traced_run_gives_the_same_result(add_model: bytes) -> None:
+    model = grainline.load(add_model)
+    x = np.arange(8, dtype=np.float32).reshape(2, 4)
+    trace = model.profile({"a": x, "b": x}, runs=2)
+    assert len([event for event in trace.events if event["name"] == "model_run"]) == 2
+    np.testing.assert_array_equal(model.run({"a": x, "b": x})[0], x + x)
