@@ -30,6 +30,8 @@ std::string_view name_of(StatusCode code) noexcept {
       return "timed_out";
     case StatusCode::missing_synchronization:
       return "missing_synchronization";
+    case StatusCode::not_ready:
+      return "not_ready";
     case StatusCode::internal:
       return "internal";
   }

@@ -20,6 +20,7 @@ enum class StatusCode : int32_t {
   cancelled,
   timed_out,
   missing_synchronization,
+  not_ready,
   internal,
 };
 

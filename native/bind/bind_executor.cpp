@@ -44,9 +44,14 @@ nb::dict statistics_of(ExecutorObject& object) {
 void construct(ExecutorObject* self, const nb::bytes& blob, std::vector<std::string> strings,
                const std::vector<uint64_t>& addresses, const nb::list& input_dtypes,
                const nb::list& output_dtypes, const nb::list& slot_dtypes, const nb::list& calls,
-               int thread_limit, const nb::handle /* code: kept alive as long as the executor */) {
-  new (self) ExecutorObject(program_of(blob, std::move(strings), addresses), input_dtypes.ptr(),
-                            output_dtypes.ptr(), slot_dtypes.ptr(), calls.ptr(), thread_limit);
+               int thread_limit, int kind, int workers,
+               const nb::handle /* code: kept alive as long as the executor */) {
+  const std::shared_ptr<const Program> program = program_of(blob, std::move(strings), addresses);
+  const ExecutorOptions options{static_cast<ExecutorKind>(kind), workers, thread_limit};
+  ExecutorKind chosen;
+  throw_unless_ok(choose_kind(*program, options, &chosen));
+  new (self) ExecutorObject(program, input_dtypes.ptr(), output_dtypes.ptr(), slot_dtypes.ptr(),
+                            calls.ptr(), options);
 }
 
 void set_weight(ExecutorObject& self, size_t slot, nb::handle array) {
@@ -72,7 +77,8 @@ void bind_executor(nb::module_& module) {
                              "A loaded program. Several threads may run it at once.")
       .def("__init__", construct, arg("blob"), arg("strings"), arg("addresses"),
            arg("input_dtypes"), arg("output_dtypes"), arg("slot_dtypes"), arg("host_calls"),
-           arg("thread_limit") = 0, arg("code").none() = nb::none(), nb::keep_alive<1, 10>())
+           arg("thread_limit") = 0, arg("kind") = 0, arg("workers") = 0,
+           arg("code").none() = nb::none(), nb::keep_alive<1, 12>())
       .def("set_weight", set_weight, arg("slot"), arg("array"),
            "Uses the memory of a C-contiguous array for a weight slot and keeps the array.")
       .def(

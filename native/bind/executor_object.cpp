@@ -42,6 +42,7 @@ class ExecutorObject::Lease {
   ~Lease() {
     state_->drop_outputs();
     state_->host = {};
+    state_->observer = nullptr;
     executor_.give_back(state_);
   }
   RunState& state() { return *state_; }
@@ -53,8 +54,8 @@ class ExecutorObject::Lease {
 
 ExecutorObject::ExecutorObject(std::shared_ptr<const Program> program, PyObject* input_dtypes,
                                PyObject* output_dtypes, PyObject* slot_dtypes, PyObject* calls,
-                               int thread_limit)
-    : executor_(program, thread_limit), output_numbers_(PyDict_New()) {
+                               const ExecutorOptions& options)
+    : executor_(program, options), output_numbers_(PyDict_New()) {
   table_.calls = refs_of(calls);
   table_.slot_dtypes = refs_of(slot_dtypes);
   weights_.resize(program->slots.size());
@@ -159,7 +160,6 @@ bool ExecutorObject::refuse_names(PyObject* feeds) {
 
 PyObject* ExecutorObject::run(PyObject* feeds, PyObject* names, PyObject* cancel) {
   Lease lease(executor_);
-  lease.state().times.clear();
   return run_in(lease.state(), feeds, names, cancel);
 }
 
@@ -272,12 +272,13 @@ PyObject* ExecutorObject::launch_facts(const RunState& state, size_t number) con
 PyObject* ExecutorObject::run_profiled(PyObject* feeds, PyObject* names, PyObject* cancel) {
   Lease lease(executor_);
   RunState& state = lease.state();
-  state.times.assign(executor_.program().nodes.size(), NodeTime{});
+  NodeTimes watch(executor_.program().nodes.size());
+  state.observer = &watch;
   Ref arrays(run_in(state, feeds, names, cancel));
   Ref times(PyList_New(0));
   if (!arrays || !times) return nullptr;
-  for (size_t i = 0; i < state.times.size(); ++i) {
-    const NodeTime& time = state.times[i];
+  for (size_t i = 0; i < watch.times().size(); ++i) {
+    const NodeTime& time = watch.times()[i];
     const Ref row(Py_BuildValue("nLLN", static_cast<Py_ssize_t>(i),
                                 static_cast<long long>(time.begin_ns),
                                 static_cast<long long>(time.end_ns), launch_facts(state, i)));

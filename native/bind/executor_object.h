@@ -15,7 +15,8 @@ class ExecutorObject {
   // input_dtypes and output_dtypes: numpy.dtype per input and output (None: any object);
   // slot_dtypes the same per slot; calls: a callable per host op.
   ExecutorObject(std::shared_ptr<const Program> program, PyObject* input_dtypes,
-                 PyObject* output_dtypes, PyObject* slot_dtypes, PyObject* calls, int thread_limit);
+                 PyObject* output_dtypes, PyObject* slot_dtypes, PyObject* calls,
+                 const ExecutorOptions& options);
 
   // Keeps `array` and uses its memory for the slot. Before the first run.
   void set_weight(size_t slot, PyObject* array);

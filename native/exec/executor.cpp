@@ -2,8 +2,10 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "exec/idle_trim.h"
+#include "exec/worker_team.h"
 #include "memory/host_memory.h"
 
 namespace grainline {
@@ -13,11 +15,26 @@ const std::atomic<int32_t> kNeverTerminate{0};
 
 }  // namespace
 
-Executor::Executor(std::shared_ptr<const Program> program, int thread_limit)
+Executor::Executor(std::shared_ptr<const Program> program, const ExecutorOptions& options)
     : program_(std::move(program)),
-      thread_limit_(thread_limit > 0 ? thread_limit : Pool::kMaxHomes),
+      thread_limit_(options.thread_limit > 0 ? options.thread_limit : Pool::kMaxHomes),
       weights_(program_->slots.size()) {
+  const Status status = choose_kind(*program_, options, &kind_);
+  CHECK(status.is_ok(), "the options were checked");
+  if (kind_ == ExecutorKind::multi_worker)
+    workers_.emplace(*program_, static_cast<size_t>(options.workers));
+  else if (kind_ != ExecutorKind::sequential)
+    topological_.emplace(*program_);
   IdleTrim::process().add(this);
+}
+
+std::unique_ptr<Walk> Executor::new_walk() const {
+  if (kind_ == ExecutorKind::multi_worker)
+    return std::make_unique<WorkerTeam>(*workers_, *program_);
+  if (kind_ == ExecutorKind::sequential) return std::make_unique<SequentialWalk>();
+  const bool is_fifo = kind_ == ExecutorKind::topological;
+  return std::make_unique<TopologicalWalk>(*topological_,
+                                           is_fifo ? ReadyOrder::fifo : ReadyOrder::priority);
 }
 
 Executor::~Executor() {
@@ -37,6 +54,7 @@ RunState* Executor::lease() {
     }
   }
   auto state = std::make_unique<RunState>(program_, HostMemory::process());
+  state->walk = new_walk();
   for (size_t slot = 0; slot < weights_.size(); ++slot) state->slots[slot].data = weights_[slot];
   states_.fetch_add(1, std::memory_order_relaxed);  // a statistic
   return state.release();
@@ -68,7 +86,7 @@ Status Executor::run(RunState& state) {
   if (!state.is_cancellable) state.terminate = &kNeverTerminate;
   state.last_poll_ns_ = 0;
   state.failed_node = -1;
-  const bool has_failed = state.times.empty() ? walk(state) : walk_profiled(state);
+  const bool has_failed = state.walk->run(state);
   if (has_failed) [[unlikely]] {
     name_failure(state);
     state.clean_up();
@@ -79,37 +97,6 @@ Status Executor::run(RunState& state) {
   if (state.allocator.held_bytes() > IdleTrim::kKeptBytes) IdleTrim::process().arm();
   state.terminate = nullptr;
   return std::move(state.status);
-}
-
-bool Executor::walk(RunState& state) {
-  const Node* const begin = program_->nodes.data();
-  const Node* const end = begin + program_->nodes.size();
-  const std::atomic<int32_t>& terminate = *state.terminate;
-  for (const Node* node = begin; node != end; ++node) {
-    // Relaxed: the flag carries no data, and a late look costs one node.
-    if (terminate.load(std::memory_order_relaxed)) [[unlikely]]
-      return state.fail(StatusCode::cancelled, "the run was cancelled");
-    if (node->fn(state, *node)) [[unlikely]] {
-      state.blame(static_cast<size_t>(node - begin));
-      return true;
-    }
-  }
-  return false;
-}
-
-bool Executor::walk_profiled(RunState& state) {
-  for (size_t i = 0; i < program_->nodes.size(); ++i) {
-    if (state.terminate->load(std::memory_order_relaxed))  // as in walk
-      return state.fail(StatusCode::cancelled, "the run was cancelled");
-    state.times[i].begin_ns = now_ns();
-    const bool has_failed = program_->nodes[i].fn(state, program_->nodes[i]);
-    state.times[i].end_ns = now_ns();
-    if (has_failed) {
-      state.blame(i);
-      return true;
-    }
-  }
-  return false;
 }
 
 void Executor::name_failure(RunState& state) {

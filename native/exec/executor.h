@@ -5,13 +5,17 @@
 #include <cstddef>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
+#include "exec/executor_kind.h"
 #include "exec/run_state.h"
+#include "exec/topological.h"
+#include "exec/worker_plan.h"
 
 namespace grainline {
 
-// The sequential executor of one loaded model. Any number of threads may run it at once; each Run
+// The executor of one loaded model. Any number of threads may run it at once; each Run
 // leases a RunState of its own.
 //
 // Shared fields: hot_ (exchanged by everyone, see lease), idle_ (under lock_), last_run_ns_ and
@@ -19,13 +23,14 @@ namespace grainline {
 // Weights are set before the first lease and constant from then on.
 class Executor {
  public:
-  // thread_limit: the most threads that a launch of this model uses, the caller included; 0: all.
-  Executor(std::shared_ptr<const Program> program, int thread_limit);
+  // options: such that choose_kind accepts them.
+  Executor(std::shared_ptr<const Program> program, const ExecutorOptions& options);
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
   const Program& program() const { return *program_; }
+  ExecutorKind kind() const { return kind_; }
 
   // The memory behind a weight slot; the caller keeps it alive. Before the first lease.
   void set_weight(size_t slot, std::byte* data) { weights_[slot] = data; }
@@ -34,7 +39,7 @@ class Executor {
   RunState* lease();
   void give_back(RunState* state);
 
-  // One execution of the node array. Results stay in the output slots until drop_outputs. After a
+  // One execution of the program. Results stay in the output slots until drop_outputs. After a
   // failure everything is free again. Either way the state can run again.
   Status run(RunState& state);
 
@@ -54,12 +59,14 @@ class Executor {
   Statistics statistics();
 
  private:
-  bool walk(RunState& state);
-  bool walk_profiled(RunState& state);
+  std::unique_ptr<Walk> new_walk() const;
   void name_failure(RunState& state);
 
   std::shared_ptr<const Program> program_;
   const int thread_limit_;
+  ExecutorKind kind_;
+  std::optional<TopologicalPlan> topological_;
+  std::optional<WorkerPlan> workers_;
   std::vector<std::byte*> weights_;  // by slot
   std::atomic<RunState*> hot_{nullptr};
   std::mutex lock_;

@@ -109,6 +109,29 @@ bool free_memory_hold_addr(RunState& state, const Node& node) {
   return false;
 }
 
+// Chooses the branch: a bool (true is branch 0), or an index; one beyond the branches is the last.
+bool switch_notify(RunState& state, const Node& node) {
+  const std::byte* data = slot_of(state, node.a).data;
+  int64_t chosen = 0;
+  if (node.c)
+    chosen = *reinterpret_cast<const uint8_t*>(data) ? 0 : 1;
+  else
+    std::memcpy(&chosen, data, sizeof chosen);
+  const int64_t last = node.b - 1;
+  state.choose(node, static_cast<uint32_t>(chosen < 0 || chosen > last ? last : chosen));
+  return false;
+}
+
+// A point that others wait for.
+bool control_point(RunState&, const Node&) { return false; }
+
+// a: source slot, b: target slot. What the source owns becomes the target's, which first frees its
+// own; a borrowed address is borrowed by both.
+bool move_slot(RunState& state, const Node& node) {
+  state.move(node.a, node.b);
+  return false;
+}
+
 constexpr bool kMayPark = true;
 constexpr bool kHoldsAddress = true;
 
@@ -123,6 +146,13 @@ constexpr KernelType kKernels[] = {
     {"CopyMemory", "launch", copy_memory},
     {"FreeMemory", "memory", free_memory},
     {"FreeMemoryHoldAddr", "memory", free_memory_hold_addr, kHoldsAddress},
+    {"SwitchNotify", "", switch_notify, false, false, Control::branch},
+    {"BranchPivot", "", control_point, false, false, Control::pivot},
+    {"BranchDone", "", control_point},
+    {"WaitAnyone", "", control_point, false, false, Control::join},
+    {"Enter", "", control_point},
+    {"Exit", "", control_point},
+    {"MoveSlot", "memory", move_slot},
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "exec/executor_kind.h"
 #include "memory/output_pool.h"
 
 namespace grainline {
@@ -22,9 +23,13 @@ RunState::RunState(std::shared_ptr<const Program> program, MemorySource& memory)
   dims_.resize(p.dim_count());
   seen_dims_.resize(p.dim_count());
   is_known_.resize(p.groups.size());
+  if (has_control_flow(p)) choices.resize(p.nodes.size());
 }
 
-RunState::~RunState() { clean_up(); }
+RunState::~RunState() {
+  walk.reset();  // its threads use the state
+  clean_up();
+}
 
 Status RunState::bind_input(size_t input, std::byte* data, void* object, int rank,
                             const int64_t* dims) {
@@ -42,6 +47,8 @@ Status RunState::bind_input(size_t input, std::byte* data, void* object, int ran
 }
 
 bool RunState::fail(Status failure) {
+  // The allocation is tried again: no failure yet.
+  if (failure.code() == StatusCode::not_ready) return true;
   const std::lock_guard<std::mutex> held(failure_lock_);
   if (!status.is_ok()) return true;
   status = std::move(failure);
@@ -51,7 +58,7 @@ bool RunState::fail(Status failure) {
 
 void RunState::blame(size_t node) {
   const std::lock_guard<std::mutex> held(failure_lock_);
-  if (failed_node < 0 && failed_thread_ == std::this_thread::get_id())
+  if (failed_node < 0 && !status.is_ok() && failed_thread_ == std::this_thread::get_id())
     failed_node = static_cast<int>(node);
 }
 
@@ -91,6 +98,16 @@ void RunState::release_object(int32_t slot) {
   state = {};
 }
 
+void RunState::move(int32_t from, int32_t to) {
+  SlotState& source = slots[static_cast<size_t>(from)];
+  SlotState& target = slots[static_cast<size_t>(to)];
+  if (target.block != nullptr) free(to);
+  if (target.object != nullptr) release_object(to);
+  target = source;
+  const auto kind = static_cast<SlotKind>(program_->slots[static_cast<size_t>(from)].kind);
+  if (source.block != nullptr || kind == SlotKind::object) source = {};
+}
+
 void RunState::clean_up() {
   for (size_t slot = 0; slot < slots.size(); ++slot) {
     const auto kind = static_cast<SlotKind>(program_->slots[slot].kind);
@@ -127,14 +144,23 @@ size_t RunState::recent_peak_bytes() const {
   return std::max(window_peak_bytes_, last_window_peak_bytes_);
 }
 
+Status RunState::failure() {
+  const std::lock_guard<std::mutex> held(failure_lock_);
+  return status;
+}
+
+bool RunState::is_interrupted() {
+  if (host.is_interrupted == nullptr || !host.is_interrupted(host.context)) return false;
+  return fail(StatusCode::cancelled, "the run was interrupted");
+}
+
 bool RunState::poll() {
   poll_budget_ps_ = kPollEveryPs;
   const int64_t now_ns = coarse_now_ns();
   if (last_poll_ns_ == 0) last_poll_ns_ = now_ns;
   if (now_ns - last_poll_ns_ < kSignalEveryNs) return false;
   last_poll_ns_ = now_ns;
-  if (host.is_interrupted == nullptr || !host.is_interrupted(host.context)) return false;
-  return fail(StatusCode::cancelled, "the run was interrupted");
+  return is_interrupted();
 }
 
 }  // namespace grainline

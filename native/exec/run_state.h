@@ -15,7 +15,9 @@
 #include "base/status.h"
 #include "cost/launch.h"
 #include "device/inline_stream.h"
+#include "exec/observer.h"
 #include "exec/program.h"
+#include "exec/walk.h"
 #include "memory/caching_allocator.h"
 #include "threads/pool.h"
 
@@ -44,11 +46,6 @@ struct Host {
   bool (*is_interrupted)(void* context) = nullptr;
 };
 
-struct NodeTime {
-  int64_t begin_ns = 0;
-  int64_t end_ns = 0;
-};
-
 class RunState {
  public:
   RunState(std::shared_ptr<const Program> program, MemorySource& memory);
@@ -73,6 +70,9 @@ class RunState {
   // The block goes back, the raw address stays until the slot is filled again.
   void free_holding_address(int32_t slot);
   void release_object(int32_t slot);
+  // What `from` owns becomes the property of `to`, which frees its own first; a borrowed address is
+  // then borrowed by both.
+  void move(int32_t from, int32_t to);
 
   // Frees whatever a failed run left behind, results included.
   void clean_up();
@@ -82,10 +82,18 @@ class RunState {
   void settle_memory(int64_t now_ns);
   // The most memory that a run of the last one or two windows of kWindowNs used at a time.
   size_t recent_peak_bytes() const;
+  // Whether the user wants the run to end; then it has failed.
+  bool is_interrupted();
+  // A copy of the first failure. Any thread.
+  Status failure();
   // Called between launches; true: the run must end (the Status is set).
   bool charge(int64_t cost_ps) {
     poll_budget_ps_ -= cost_ps > kMinCharge ? cost_ps : kMinCharge;
     return poll_budget_ps_ < 0 && poll();
+  }
+
+  void choose(const Node& node, uint32_t branch) {
+    choices[static_cast<size_t>(&node - program_->nodes.data())] = branch;
   }
 
   const Program& program() const { return *program_; }
@@ -97,9 +105,11 @@ class RunState {
   std::vector<int64_t> costs_ps;     // per launch, of the chosen variant
   std::vector<int64_t> variants;     // per launch, the chosen one, counted from its first
   std::vector<uint64_t> arguments;   // of all launches, at Program::argument_begin
-  std::vector<NodeTime> times;       // per node; empty: not profiling
+  std::vector<uint32_t> choices;     // per node: the branch that a switch chose; none: no switches
+  Observer* observer = nullptr;      // null: nobody watches
   InlineStream stream;
   CachingAllocator allocator;
+  std::unique_ptr<Walk> walk;  // set by whoever makes the state
   Host host;
   // Nonzero ends the run. Set by any thread, read between nodes; relaxed: it carries no data.
   const std::atomic<int32_t>* terminate = nullptr;
@@ -151,5 +161,19 @@ class RunState {
 
   friend class Executor;
 };
+
+// Runs a node, tells the observer, and blames the node when it failed. Returns whether it did.
+template <bool kObserved>
+inline bool run_node(RunState& state, const Node& node, size_t number, int worker) {
+  if constexpr (kObserved) state.observer->on_event({EventKind::node_started, worker, number});
+  const bool has_failed = node.fn(state, node);
+  if (has_failed) [[unlikely]]
+    state.blame(number);
+  if constexpr (kObserved) {
+    const EventKind kind = has_failed ? EventKind::node_failed : EventKind::node_ended;
+    state.observer->on_event({kind, worker, number});
+  }
+  return has_failed;
+}
 
 }  // namespace grainline

@@ -50,7 +50,8 @@ Status check_workers(const Program& p) {
 Status check_watchers(const Program& p) {
   for (size_t node = 0; node < p.node_rows.size(); ++node)
     for (const int64_t watcher : p.watchers.row(node))
-      if (watcher <= static_cast<int64_t>(node))
+      if (watcher <= static_cast<int64_t>(node) &&
+          type_of(p, static_cast<size_t>(watcher)).control != Control::join)
         return refused("a watcher that does not stand behind" + at_node(node));
   return {};
 }

@@ -41,7 +41,8 @@ struct IdRows {
 // invalid_argument names what is wrong; `what` names the rows.
 Status check_rows(const IdRows& rows, size_t nodes, std::string_view what);
 
-// Beyond check_rows: edges point forward in the static order; workers fit the sections of the
+// Beyond check_rows: edges point forward in the static order, but those
+// of a loop back to a join; workers fit the sections of the
 // kernels; the Free of a relation is one that keeps its address, its launches are registered as
 // launches, and every Free that keeps its address has a relation.
 Status check_schedule(const Program& program);

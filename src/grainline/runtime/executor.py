@@ -64,7 +64,7 @@ class ModelExecutor:
             [None if slot.dtype is None else _numpy(slot.dtype, "tensor") for slot in graph.slots],
             hostcalls.adapters(graph),
             self._threads,
-            self._keep_alive,
+            code=self._keep_alive,
         )
         for node in graph.init:
             weight = hold(graph.weights[node.attributes["weight"]])
