@@ -66,6 +66,13 @@ KERNEL_NUMBERS = {
     "CopyMemory": 7,
     "FreeMemory": 8,
     "FreeMemoryHoldAddr": 9,
+    "SwitchNotify": 10,
+    "BranchPivot": 11,
+    "BranchDone": 12,
+    "WaitAnyone": 13,
+    "Enter": 14,
+    "Exit": 15,
+    "MoveSlot": 16,
 }
 
 
@@ -293,6 +300,19 @@ class _Packer:
         slot = self.graph.slots[node.released_slot]
         return slot.id, int(slot.kind == "object")
 
+    def _switch(self, node: ExecuteNode) -> tuple[int, ...]:
+        dtype = self.graph.slots[node.inputs[0]].dtype
+        return node.inputs[0], node.attributes["branches"], int(dtype is not None and dtype.kind == "b")
+
+    def _pivot(self, node: ExecuteNode) -> tuple[int, ...]:
+        return (node.attributes["branch"],)
+
+    def _point(self, node: ExecuteNode) -> tuple[int, ...]:
+        return ()
+
+    def _move(self, node: ExecuteNode) -> tuple[int, ...]:
+        return node.inputs[0], node.inputs[1]
+
     def _value(self, number: int) -> int:
         """Marks a node operand as a value so that `_finish` renumbers it (values are encoded as ~number until then)."""
         return ~number
@@ -367,4 +387,11 @@ _OPERANDS: dict[str, Callable[[Any, ExecuteNode], tuple[int, ...]]] = {
     "CopyMemory": _Packer._copy_memory,
     "FreeMemory": _Packer._free_memory,
     "FreeMemoryHoldAddr": _Packer._free_memory,
+    "SwitchNotify": _Packer._switch,
+    "BranchPivot": _Packer._pivot,
+    "BranchDone": _Packer._point,
+    "WaitAnyone": _Packer._point,
+    "Enter": _Packer._point,
+    "Exit": _Packer._point,
+    "MoveSlot": _Packer._move,
 }

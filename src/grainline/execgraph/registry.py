@@ -168,8 +168,22 @@ _EVENTS = (
     KernelType("WaitEvents", MEMORY, (), (), _T.FREE_STANDING, trace=("stream", "events")),
 )
 
+#: Control flow. A switch notifies the pivot of one branch, a join (WaitAnyone) is ready with any one notification.
+_CONTROL = (
+    KernelType("SwitchNotify", NO_SECTION, (TENSORS,), (), _T.FREE_STANDING, trace=("branches",)),
+    KernelType("BranchPivot", NO_SECTION, (), (), _T.FREE_STANDING, trace=("branch",)),
+    KernelType("BranchDone", NO_SECTION, (), (), _T.FREE_STANDING),
+    KernelType("WaitAnyone", NO_SECTION, (), (), _T.FREE_STANDING),
+    KernelType("Enter", NO_SECTION, (), (), _T.FREE_STANDING),
+    KernelType("Exit", NO_SECTION, (), (), _T.FREE_STANDING),
+    KernelType("MoveSlot", MEMORY, (("memory", "object"), ("memory", "object")), ()),
+)
+
 KERNELS: Mapping[str, KernelType] = MappingProxyType(
-    {kernel.name: kernel for kernel in (*_CORE, *_ALLOCATIONS, *_FREES, *_COPIES, *_SHARING, *_LAUNCHES, *_EVENTS)}
+    {
+        kernel.name: kernel
+        for kernel in (*_CORE, *_ALLOCATIONS, *_FREES, *_COPIES, *_SHARING, *_LAUNCHES, *_EVENTS, *_CONTROL)
+    }
 )
 
 _HOLD_ADDRESS = frozenset(kernel.hold_address for kernel in _FREES if kernel.hold_address)
