@@ -1,0 +1,387 @@
+// stress_liveness [first seed] [count]: random graphs on the multi-worker executor, in little
+// memory.
+//
+// Every graph has Frees that run ahead of the launches they are related to, launches in place and
+// without a block of their own, workspaces (several Frees per launch), late readers, and nodes of
+// the normal worker in front of launches. Launches read and write their blocks, so a block that is
+// reused too early changes what later launches compute. For each graph, several runs must
+//   end (an alarm names the seed otherwise),
+//   compute what the sequential executor computes with the original edges,
+//   succeed wherever that one succeeds with the same capacity,
+//   after a failure or an end of sequence at any node, report that status, leak nothing, and
+//   succeed the next time.
+// unproven: Frees stand right behind their allocations, without regard to the proof; the program
+// must then complain, which shows that it can.
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cinttypes>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <numeric>
+#include <random>
+
+#include "base/relax.h"
+#include "memory/host_memory.h"
+#include "program_fixture.h"
+
+using namespace grainline;
+using namespace grainline::test;
+
+namespace {
+
+constexpr size_t kUnit = 1 << 20;
+constexpr unsigned kPatienceSeconds = 60;
+volatile uint64_t current_seed = 0;
+
+// Host memory up to a capacity; what comes back is poisoned where launches look.
+class SmallSource final : public MemorySource {
+ public:
+  explicit SmallSource(size_t capacity_bytes) : capacity_bytes_(capacity_bytes) {}
+  std::byte* acquire(size_t size_bytes) noexcept override {
+    if (held_bytes_ + size_bytes > capacity_bytes_) return nullptr;
+    held_bytes_ += size_bytes;
+    return HostMemory::process().acquire(size_bytes);
+  }
+  void release(std::byte* memory, size_t size_bytes) noexcept override {
+    for (size_t at = 0; at < size_bytes; at += kUnit) std::memset(memory + at, 0xDB, 8);
+    held_bytes_ -= size_bytes;
+    HostMemory::process().release(memory, size_bytes);
+  }
+  void discard(std::byte*, size_t) noexcept override {}
+  size_t held_bytes() const { return held_bytes_; }
+
+ private:
+  const size_t capacity_bytes_;
+  size_t held_bytes_ = 0;
+};
+
+// ---- graphs -------------------------------------------------------------------------------------
+
+struct StressNode {
+  std::string_view kernel;
+  std::vector<int64_t> before;   // with the original edges
+  std::vector<int64_t> related;  // of a Free: those of `before` that are launches
+  int32_t slot = -1, units = 0;  // of an allocation and a Free
+  std::vector<int32_t> reads, writes;
+};
+
+struct Graph {
+  std::vector<StressNode> nodes;
+  int32_t slots = 0;
+};
+
+std::string_view section_of(std::string_view kernel) {
+  return kernel_types()[static_cast<size_t>(kernel_number(kernel))].section;
+}
+
+class Generator {
+ public:
+  explicit Generator(uint64_t seed) : random_(seed) {}
+
+  Graph graph() {
+    const int operators = 3 + static_cast<int>(random_() % 9);
+    for (int i = 0; i < operators; ++i) {
+      drop(0.4);
+      add_operator();
+    }
+    drop(1.0);
+    return std::move(graph_);
+  }
+
+ private:
+  struct Block {
+    int32_t slot, units;
+    int64_t allocation;
+    std::vector<int64_t> users;
+  };
+
+  bool chance(double p) { return std::uniform_real_distribution<>(0, 1)(random_) < p; }
+  int64_t add(StressNode node) {
+    graph_.nodes.push_back(std::move(node));
+    return static_cast<int64_t>(graph_.nodes.size()) - 1;
+  }
+  std::vector<int64_t> late() {
+    if (graph_.nodes.empty() || !chance(0.4)) return {};
+    return {static_cast<int64_t>(random_() % graph_.nodes.size())};
+  }
+
+  Block block() {
+    Block made{graph_.slots++, 1 + static_cast<int32_t>(random_() % 3), 0, {}};
+    made.allocation = add({"AllocMemory", late(), {}, made.slot, made.units, {}, {}});
+    return made;
+  }
+
+  void free(const Block& block) {
+    StressNode node{"FreeMemoryHoldAddr", block.users, block.users, block.slot, 0, {}, {}};
+    node.before.push_back(block.allocation);
+    add(std::move(node));
+  }
+
+  void drop(double p) {
+    std::vector<Block> kept;
+    for (Block& block : live_) chance(p) ? free(block) : kept.push_back(std::move(block));
+    live_ = std::move(kept);
+  }
+
+  void add_operator() {
+    StressNode launch{"Launch", {}, {}, -1, 0, {}, {}};
+    if (chance(0.4)) launch.before.push_back(add({"HostCall", late(), {}, -1, 0, {}, {}}));
+    if (chance(0.2)) launch.before.push_back(add({"MoveSlot", late(), {}, -1, 0, {}, {}}));
+    std::vector<Block*> touched;
+    for (Block& block : live_)
+      if (touched.size() < 2 && chance(0.5)) {
+        launch.reads.push_back(block.slot);
+        touched.push_back(&block);
+      }
+    const bool is_in_place = !touched.empty() && chance(0.3);
+    if (is_in_place) launch.writes.push_back(touched.front()->slot);
+    Block own = is_in_place ? Block{} : block();
+    Block workspace = chance(0.3) ? block() : Block{};
+    if (!is_in_place) touched.push_back(&own);
+    if (!is_in_place) launch.writes.push_back(own.slot);
+    const bool has_workspace = workspace.units > 0;
+    if (has_workspace) touched.push_back(&workspace);
+    if (has_workspace) launch.writes.push_back(workspace.slot);
+    for (const Block* block : touched) launch.before.push_back(block->allocation);
+    if (last_launch_ >= 0) launch.before.push_back(last_launch_);  // launches keep one order
+    last_launch_ = add(std::move(launch));
+    for (Block* block : touched) block->users.push_back(last_launch_);
+    if (has_workspace) free(workspace);
+    if (!is_in_place) live_.push_back(std::move(own));
+  }
+
+  std::mt19937_64 random_;
+  Graph graph_;
+  std::vector<Block> live_;
+  int64_t last_launch_ = -1;
+};
+
+// A Free stands right behind the last node that it waits for; or, early, right behind the last
+// memory node that its launches need, which the proof allows just as well.
+enum class Frees { in_sequence, early, unproven };
+
+std::vector<size_t> static_order(const Graph& graph, Frees frees) {
+  const size_t count = graph.nodes.size();
+  std::vector<int64_t> demand(count, -1), place(count);
+  for (size_t i = 0; i < count; ++i) {
+    const StressNode& node = graph.nodes[i];
+    for (const int64_t other : node.before)
+      demand[i] = std::max(demand[i], demand[static_cast<size_t>(other)]);
+    const bool is_free = !node.related.empty();
+    place[i] = 2 * (is_free ? std::ranges::max(node.before) : static_cast<int64_t>(i)) + is_free;
+    if (is_free && frees == Frees::early) place[i] = 2 * demand[i] + 1;
+    if (is_free && frees == Frees::unproven) place[i] = 2 * node.before.back() + 1;
+    if (section_of(node.kernel) == "memory" && !is_free) demand[i] = static_cast<int64_t>(i);
+  }
+  std::vector<size_t> order(count);
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, {}, [&](size_t i) { return place[i]; });
+  return order;
+}
+
+// The most units that are held at a time when one node runs after the other.
+size_t peak_units(const Graph& graph) {
+  std::vector<int32_t> held(static_cast<size_t>(graph.slots));
+  int32_t live = 0, peak = 0;
+  for (const size_t i : static_order(graph, Frees::in_sequence)) {
+    const StressNode& node = graph.nodes[i];
+    if (node.slot < 0) continue;
+    int32_t& units = held[static_cast<size_t>(node.slot)];
+    live += node.units - units;
+    units = node.units;
+    peak = std::max(peak, live);
+  }
+  return static_cast<size_t>(peak);
+}
+
+// ---- what the nodes do --------------------------------------------------------------------------
+
+struct Stage {
+  const Graph* graph = nullptr;
+  std::vector<size_t> order;      // static position -> node of the graph
+  std::vector<uint64_t> results;  // per node of the graph
+  std::vector<int> delays;        // pauses in front of each node
+  int64_t fault = -1;             // node of the graph
+  StatusCode code = StatusCode::kernel_failed;
+};
+
+void compute(RunState& state, const StressNode& node, uint64_t& result) {
+  const auto cell = [&](int32_t slot) { return state.slots[static_cast<size_t>(slot)].data; };
+  for (const int32_t slot : node.reads) {
+    uint64_t value;
+    std::memcpy(&value, cell(slot), sizeof value);
+    result = mixed(result, value);
+  }
+  for (const int32_t slot : node.writes) std::memcpy(cell(slot), &result, sizeof result);
+}
+
+bool stress(RunState& state, const Node& row) {
+  Stage& stage = *static_cast<Stage*>(state.host.context);
+  const size_t self = stage.order[number_of(state, row)];
+  const StressNode& node = stage.graph->nodes[self];
+  for (int i = 0; i < stage.delays[self]; ++i) cpu_relax();
+  if (stage.fault == static_cast<int64_t>(self)) return state.fail(stage.code, "injected");
+  if (node.units > 0)
+    return state.allocate(node.slot, int64_t{node.units} * static_cast<int64_t>(kUnit));
+  if (node.slot >= 0) {
+    state.free_holding_address(node.slot);
+  } else if (node.kernel == "Launch") {
+    uint64_t result = self + 1;
+    compute(state, node, result);
+    stage.results[self] = result;
+  }
+  return false;
+}
+
+std::shared_ptr<const Program> program_of_graph(const Graph& graph,
+                                                const std::vector<size_t>& order,
+                                                bool has_relations) {
+  std::vector<int64_t> place(order.size());
+  for (size_t at = 0; at < order.size(); ++at) place[order[at]] = static_cast<int64_t>(at);
+  std::vector<ToyNode> toys;
+  for (const size_t index : order) {
+    const StressNode& node = graph.nodes[index];
+    const bool is_plain_free = !has_relations && node.kernel == "FreeMemoryHoldAddr";
+    ToyNode toy{is_plain_free ? "FreeMemory" : node.kernel, {}, {}, stress};
+    for (const int64_t other : node.before) {
+      const bool is_related = has_relations && std::ranges::count(node.related, other) > 0;
+      (is_related ? toy.relations : toy.before).push_back(place[static_cast<size_t>(other)]);
+    }
+    std::ranges::sort(toy.relations);
+    toys.push_back(std::move(toy));
+  }
+  return program_of(toys, static_cast<size_t>(graph.slots));
+}
+
+// ---- runs ---------------------------------------------------------------------------------------
+
+// One program, its memory and its walk.
+class Bench {
+ public:
+  // workers 0: sequential, with the original edges.
+  Bench(const Graph& graph, size_t capacity_units, size_t workers, Frees frees)
+      : source_(capacity_units * kUnit) {
+    stage.graph = &graph;
+    stage.order = static_order(graph, frees);
+    stage.results.resize(graph.nodes.size());
+    stage.delays.resize(graph.nodes.size());
+    program_ = program_of_graph(graph, stage.order, workers > 0);
+    if (workers > 0) plan_ = std::make_unique<WorkerPlan>(*program_, workers);
+    state_ = std::make_unique<RunState>(program_, source_);
+    if (plan_)
+      state_->walk = std::make_unique<WorkerTeam>(*plan_, *program_);
+    else
+      state_->walk = std::make_unique<SequentialWalk>();
+    state_->host.context = &stage;
+    state_->terminate = &never_;
+  }
+
+  Status run() {
+    std::ranges::fill(stage.results, 0u);
+    state_->failed_node = -1;
+    state_->walk->run(*state_);
+    state_->clean_up();
+    return std::exchange(state_->status, Status());
+  }
+  void observe(Observer* observer) { state_->observer = observer; }
+  // Bytes that stay when everything idle is given back.
+  size_t leaked_bytes() {
+    state_->allocator.trim();
+    return source_.held_bytes();
+  }
+
+  Stage stage;
+
+ private:
+  SmallSource source_;
+  std::shared_ptr<const Program> program_;
+  std::unique_ptr<WorkerPlan> plan_;
+  std::unique_ptr<RunState> state_;
+  const std::atomic<int32_t> never_{0};
+};
+
+[[noreturn]] void complain(const char* what) {
+  std::printf("seed %" PRIu64 ": %s\n", static_cast<uint64_t>(current_seed), what);
+  std::fflush(stdout);
+  std::_Exit(1);
+}
+
+void require(bool is_true, const char* what) {
+  if (!is_true) complain(what);
+}
+
+// How often an allocation was parked.
+struct Parked final : Observer {
+  void on_event(const RunEvent& event) override {
+    if (event.kind == EventKind::node_parked) count.fetch_add(1, std::memory_order_relaxed);
+  }
+  std::atomic<uint64_t> count{0};
+};
+
+struct Tally {
+  uint64_t graphs = 0, nodes = 0, runs = 0, out_of_memory = 0, faults = 0;
+  Parked parked;
+};
+
+void check_faults(const Graph& graph, Bench& bench, const std::vector<uint64_t>& expected,
+                  std::mt19937_64& random, Tally& tally) {
+  for (int turn = 0; turn < 2; ++turn, ++tally.faults) {
+    bench.stage.fault = static_cast<int64_t>(random() % graph.nodes.size());
+    bench.stage.code = turn ? StatusCode::end_of_sequence : StatusCode::kernel_failed;
+    require(bench.run().code() == bench.stage.code, "the injected status is lost");
+    require(bench.leaked_bytes() == 0, "a failed run leaks");
+    bench.stage.fault = -1;
+    require(bench.run().is_ok() && bench.stage.results == expected, "the run after a failed one");
+  }
+}
+
+void check_graph(uint64_t seed, bool is_unproven, Tally& tally) {
+  current_seed = seed;
+  alarm(kPatienceSeconds);
+  const Graph graph = Generator(seed).graph();
+  std::mt19937_64 random(seed + 1);
+  const size_t capacity = peak_units(graph) + random() % 4;
+  // Both keep their pools from turn to turn, so the oracle meets the same fragments.
+  Bench oracle(graph, capacity, 0, Frees::in_sequence);
+  const Frees frees = is_unproven    ? Frees::unproven
+                      : random() % 2 ? Frees::early
+                                     : Frees::in_sequence;
+  Bench bench(graph, capacity, 2 + random() % 3, frees);
+  if (random() % 2) bench.observe(&tally.parked);
+  bool has_memory = false;
+  for (int turn = 0; turn < 3; ++turn, ++tally.runs) {
+    for (int& delay : bench.stage.delays)
+      delay = random() % 4 ? 0 : static_cast<int>(random() % 3000);
+    has_memory = oracle.run().is_ok();
+    const Status status = bench.run();
+    tally.out_of_memory += !status.is_ok();
+    if (!has_memory) break;
+    require(status.is_ok(), "fails where the sequential executor succeeds");
+    require(bench.stage.results == oracle.stage.results,
+            "other results than the sequential executor");
+  }
+  require(bench.leaked_bytes() == 0, "memory is left");
+  if (has_memory && seed % 8 == 0) check_faults(graph, bench, oracle.stage.results, random, tally);
+  ++tally.graphs;
+  tally.nodes += graph.nodes.size();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const uint64_t first = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 0;
+  const uint64_t count = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1000;
+  const bool is_unproven = argc > 3 && std::strcmp(argv[3], "unproven") == 0;
+  signal(SIGALRM, [](int) { complain("hangs"); });
+  Tally tally;
+  for (uint64_t seed = first; seed < first + count; ++seed) check_graph(seed, is_unproven, tally);
+  std::printf("%" PRIu64 " graphs, %" PRIu64 " nodes, %" PRIu64 " runs, %" PRIu64
+              " parked, %" PRIu64 " out of memory, %" PRIu64 " faults: all as in sequence\n",
+              tally.graphs, tally.nodes, tally.runs, tally.parked.count.load(), tally.out_of_memory,
+              tally.faults);
+  return 0;
+}
