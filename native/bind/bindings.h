@@ -11,6 +11,7 @@ namespace grainline {
 
 void bind_executor(nanobind::module_& module);
 void bind_pool(nanobind::module_& module);
+void bind_device(nanobind::module_& module);
 void bind_timing(nanobind::module_& module);
 void bind_cost(nanobind::module_& module);
 void bind_object_image(nanobind::module_& module);

@@ -18,6 +18,7 @@ NB_MODULE(_native, module) {
   grainline::remember_main_thread();
   grainline::bind_executor(module);
   grainline::bind_pool(module);
+  grainline::bind_device(module);
   grainline::bind_timing(module);
   grainline::bind_cost(module);
   grainline::bind_object_image(module);

@@ -24,6 +24,8 @@ CachingAllocator::CachingAllocator(MemorySource& source, StreamOrder& stream, Op
       synchronize_timeout_ns_(options.synchronize_timeout_ns),
       poisons_(options.poisons) {}
 
+CachingAllocator::~CachingAllocator() { static_cast<void>(stream_.synchronize(kNoTimeout)); }
+
 // The order is the contract: what was freed may belong to a launch that is still to be submitted
 // (gate), then to submitted work (stream), and only then to nobody.
 Status CachingAllocator::recycle(size_t kept_bytes, size_t* released_bytes) {

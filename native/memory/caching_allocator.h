@@ -28,6 +28,8 @@ class CachingAllocator final : public Allocator {
   CachingAllocator(MemorySource& source, StreamOrder& stream, Options options);
   CachingAllocator(MemorySource& source, StreamOrder& stream)
       : CachingAllocator(source, stream, Options{}) {}
+  // Synchronises: no memory goes back under work that was submitted.
+  ~CachingAllocator() override;
 
   // nullptr: no relations, nothing to wait for. Set by the Run that leases the allocator.
   void set_gate(RecycleGate* gate) noexcept { gate_ = gate; }

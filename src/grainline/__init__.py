@@ -12,8 +12,11 @@ from grainline.base.errors import (
     ModelError,
     OptionError,
     OutOfMemory,
+    SynchronizationError,
+    TimedOut,
     UnsupportedError,
 )
+from grainline.runtime.device import Allocator, Device, Event, Stream
 from grainline.session.binding import IOBinding
 from grainline.session.inference import InferenceSession
 from grainline.session.model import Model, compile, load
@@ -33,7 +36,10 @@ from grainline.session.values import OrtValue
 __version__ = "0.1.0"
 
 __all__ = [
+    "Allocator",
     "Cancelled",
+    "Device",
+    "Event",
     "ExecutionMode",
     "FeedError",
     "GrainlineError",
@@ -50,6 +56,9 @@ __all__ = [
     "OutOfMemory",
     "RunOptions",
     "SessionOptions",
+    "Stream",
+    "SynchronizationError",
+    "TimedOut",
     "UnsupportedError",
     "__version__",
     "compile",

@@ -83,6 +83,14 @@ class Cancelled(GrainlineError):
     """The run ended early because the caller asked for it."""
 
 
+class TimedOut(GrainlineError, TimeoutError):
+    """A wait took longer than the caller allowed; what was waited for goes on."""
+
+
+class SynchronizationError(GrainlineError, RuntimeError):
+    """Two streams touch the same memory, and nothing says which of them comes first."""
+
+
 class OptionError(GrainlineError, ValueError):
     """An option or an environment variable has a value that cannot be used."""
 

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from grainline.base.errors import Cancelled, FeedError, GrainlineError, KernelError, OutOfMemory
+from grainline.base.errors import (
+    Cancelled,
+    FeedError,
+    GrainlineError,
+    KernelError,
+    OutOfMemory,
+    SynchronizationError,
+    TimedOut,
+)
 
 _CLASSES: dict[str, type[GrainlineError]] = {
     "invalid_argument": FeedError,
@@ -12,6 +20,8 @@ _CLASSES: dict[str, type[GrainlineError]] = {
     "kernel_failed": KernelError,
     "host_failed": KernelError,
     "cancelled": Cancelled,
+    "timed_out": TimedOut,
+    "missing_synchronization": SynchronizationError,
 }
 
 
