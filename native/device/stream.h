@@ -51,7 +51,7 @@ class Stream : public StreamOrder {
   virtual Status wait(Event& event) = 0;
   Status synchronize(int64_t timeout_ns) override = 0;
   Status synchronize() { return synchronize(kNoTimeout); }
-  virtual bool is_inline() const noexcept = 0;
+  bool is_inline() const noexcept override = 0;
 };
 
 }  // namespace grainline

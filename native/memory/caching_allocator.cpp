@@ -19,7 +19,7 @@ Status no_memory(size_t size_bytes, const AllocatorStatistics& s) {
 }  // namespace
 
 CachingAllocator::CachingAllocator(MemorySource& source, StreamOrder& stream, Options options)
-    : pages_(source, options.limit_bytes),
+    : pages_(source, options.limit_bytes, stream.is_inline()),
       stream_(stream),
       synchronize_timeout_ns_(options.synchronize_timeout_ns),
       poisons_(options.poisons) {}

@@ -37,6 +37,8 @@ class StreamOrder {
   virtual Status synchronize(int64_t timeout_ns) = 0;
   // Submits writing one value over a part of device memory.
   virtual Status fill(std::byte* memory, std::byte value, size_t size_bytes) = 0;
+  // Whether work is complete when its submission returns: then nothing uses freed memory any more.
+  virtual bool is_inline() const noexcept = 0;
 
  protected:
   ~StreamOrder() = default;

@@ -29,8 +29,8 @@ int slab_class_of(size_t size_bytes) {
 
 }  // namespace
 
-SpanAllocator::SpanAllocator(MemorySource& source, size_t limit_bytes)
-    : source_(source), limit_bytes_(limit_bytes) {}
+SpanAllocator::SpanAllocator(MemorySource& source, size_t limit_bytes, bool forbids_idle)
+    : source_(source), limit_bytes_(limit_bytes), forbids_idle_(forbids_idle) {}
 
 SpanAllocator::~SpanAllocator() {
   for (Span* first : segments_) {
@@ -108,7 +108,7 @@ void SpanAllocator::free(MemoryBlock* block) {
 void SpanAllocator::free_slot(Span* slab, uint32_t slot) {
   const int slab_class = slab->slab_class;
   const size_t capacity = slot_bytes(slab_class);
-  forbid_access(slab->base + slot * capacity, capacity);
+  if (forbids_idle_) forbid_access(slab->base + slot * capacity, capacity);
   if (slab->free_slots == 0) link_newest(partial_[slab_class], slab);
   slab->free_slots |= uint64_t{1} << slot;
   if (slab->free_slots != all_slots(slab_class)) return;

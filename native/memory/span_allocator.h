@@ -38,7 +38,9 @@ class SpanAllocator {
   static constexpr size_t kMaxGrowthBytes = 8 << 20;
 
   // limit_bytes: never held beyond that; asked for more, allocate says nullptr.
-  explicit SpanAllocator(MemorySource& source, size_t limit_bytes = SIZE_MAX);
+  // forbids_idle: what is freed is used by nobody any more, which AddressSanitizer then watches.
+  explicit SpanAllocator(MemorySource& source, size_t limit_bytes = SIZE_MAX,
+                         bool forbids_idle = true);
   // Gives everything back, blocks in use included; call finalize first to hear of them.
   ~SpanAllocator();
   SpanAllocator(const SpanAllocator&) = delete;
@@ -89,6 +91,7 @@ class SpanAllocator {
 
   MemorySource& source_;
   const size_t limit_bytes_;
+  const bool forbids_idle_;
   ObjectPool<MemoryBlock> block_pool_;
   ObjectPool<Span> span_pool_;
   std::array<Span*, kExactLayers> layers_{};  // the newest idle span of each page count

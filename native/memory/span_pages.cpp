@@ -89,7 +89,7 @@ Span* SpanAllocator::grow(size_t pages) {
   bytes = std::max(bytes, request);
   std::byte* memory = acquire(&bytes, request);
   if (memory == nullptr) return nullptr;
-  forbid_access(memory, bytes);
+  if (forbids_idle_) forbid_access(memory, bytes);
   Span* span = span_pool_.take();
   *span = Span{};
   span->base = memory;
@@ -104,7 +104,7 @@ Span* SpanAllocator::grow(size_t pages) {
 
 void SpanAllocator::free_span(Span* span) {
   CHECK(!span->is_idle, "a span is freed once");
-  forbid_access(span->base, span->pages * kPage);
+  if (forbids_idle_) forbid_access(span->base, span->pages * kPage);
   statistics_.occupied_bytes -= span->pages * kPage;
   if (span->next && span->next->is_idle) absorb_next(span);
   if (span->previous && span->previous->is_idle) {

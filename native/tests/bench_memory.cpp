@@ -117,7 +117,7 @@ void bench_several_streams() {
 void bench_streams() {
   CpuDevice cpu;
   const std::unique_ptr<Stream> queued = cpu.create_asynchronous_stream();
-  DiscreteDevice discrete({.is_checked = false});
+  DiscreteDevice discrete;
   const std::unique_ptr<Stream> remote = discrete.create_stream();
   std::byte* memory = discrete.memory().acquire(4096);
   std::byte host[64] = {};

@@ -52,6 +52,7 @@ struct Spy final : MemorySource, RecycleGate, StreamOrder {
     std::memset(data, static_cast<int>(value), size_bytes);
     return Status();
   }
+  bool is_inline() const noexcept override { return true; }
   std::string taken() { return std::exchange(calls, ""); }
 
   HostMemory memory;
@@ -262,6 +263,7 @@ struct WatchedOrder final : StreamOrder {
   Status fill(std::byte* memory, std::byte value, size_t size_bytes) override {
     return stream->fill(memory, value, size_bytes);
   }
+  bool is_inline() const noexcept override { return false; }
   Stream* stream = nullptr;
   std::function<void()> on_synchronize;
 };
