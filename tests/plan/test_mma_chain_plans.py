@@ -97,3 +97,14 @@ def test_larger_blocks_pack_less_often() -> None:
     costs = [evaluate(plans[form].cost_ps, env) for form in ("batches", "groups", "strips")]
     assert costs == sorted(costs) and len(set(costs)) == 3
     assert len({p.signature for p in plans.values()}) == 1
+
+
+def test_a_task_holds_heads_that_lie_side_by_side() -> None:
+    """A head alone is a bad task, and one task per home leaves nothing to balance with."""
+    native = pytest.importorskip("grainline._native", reason="the native core is not built")
+    whole = next(p for p in plan(plain(Parts()), TARGET).variants if p.mapping.details.form == "batches")
+    env = {"H": 96, "M": 128, "N": 128}
+    blocks = evaluate(whole.blocks, env)
+    costs = (evaluate(whole.cost_ps, env), 0, evaluate(whole.task_ps, env), blocks, 2, True, native.MachineCosts())
+    grain, homes, _ = native.choose_launch(*costs)
+    assert homes == 2 and 1 < grain < blocks // homes
