@@ -95,9 +95,21 @@ void bind_executor(nb::module_& module) {
             return checked(self.run_profiled(feeds.ptr(), names.ptr(), cancel.ptr()));
           },
           arg("feeds"), arg("names").none() = nb::none(), arg("cancel").none() = nb::none(),
-          "As run; returns (results, [(node number, begin ns, end ns, facts)]). facts: of a "
-          "launch\n"
+          "As run; returns (results, [(node number, begin ns, end ns, worker, facts)]). facts: of\n"
+          "a launch "
           "(variant number, blocks, blocks per task, homes, scratch bytes per home), else None.")
+      .def(
+          "run_logged",
+          [](ExecutorObject& self, nb::handle feeds, nb::handle names, nb::handle cancel,
+             size_t capacity) {
+            if (capacity == 0) throw nb::value_error("a log has room for one event at least");
+            return checked(self.run_logged(feeds.ptr(), names.ptr(), cancel.ptr(), capacity));
+          },
+          arg("feeds"), arg("names").none(), arg("cancel").none(), arg("capacity"),
+          "As run; returns (results, [(time ns, node number, worker, event kind)]), oldest first.")
+      .def(
+          "active_runs", [](ExecutorObject& self) { return self.executor().active_runs(); },
+          "How many runs are under way now.")
       .def(
           "nodes", [](ExecutorObject& self) { return checked(self.nodes()); },
           "One (node id, kernel, compute node) per node number.")

@@ -279,12 +279,29 @@ PyObject* ExecutorObject::run_profiled(PyObject* feeds, PyObject* names, PyObjec
   if (!arrays || !times) return nullptr;
   for (size_t i = 0; i < watch.times().size(); ++i) {
     const NodeTime& time = watch.times()[i];
-    const Ref row(Py_BuildValue("nLLN", static_cast<Py_ssize_t>(i),
-                                static_cast<long long>(time.begin_ns),
-                                static_cast<long long>(time.end_ns), launch_facts(state, i)));
+    const Ref row(
+        Py_BuildValue("nLLiN", static_cast<Py_ssize_t>(i), static_cast<long long>(time.begin_ns),
+                      static_cast<long long>(time.end_ns), time.worker, launch_facts(state, i)));
     if (!row || PyList_Append(times.get(), row.get()) < 0) return nullptr;
   }
   return Py_BuildValue("NN", arrays.release(), times.release());
+}
+
+PyObject* ExecutorObject::run_logged(PyObject* feeds, PyObject* names, PyObject* cancel,
+                                     size_t capacity) {
+  Lease lease(executor_);
+  EventLog log(capacity);
+  lease.state().observer = &log;
+  Ref arrays(run_in(lease.state(), feeds, names, cancel));
+  Ref events(PyList_New(0));
+  if (!arrays || !events) return nullptr;
+  for (const EventLog::Entry& entry : log.entries()) {
+    const Ref row(Py_BuildValue("LLii", static_cast<long long>(entry.time_ns),
+                                static_cast<long long>(entry.node), static_cast<int>(entry.worker),
+                                static_cast<int>(entry.kind)));
+    if (!row || PyList_Append(events.get(), row.get()) < 0) return nullptr;
+  }
+  return Py_BuildValue("NN", arrays.release(), events.release());
 }
 
 PyObject* ExecutorObject::nodes() const {

@@ -86,7 +86,9 @@ Status Executor::run(RunState& state) {
   if (!state.is_cancellable) state.terminate = &kNeverTerminate;
   state.last_poll_ns_ = 0;
   state.failed_node = -1;
+  active_runs_.fetch_add(1, std::memory_order_relaxed);
   const bool has_failed = state.walk->run(state);
+  active_runs_.fetch_sub(1, std::memory_order_relaxed);
   if (has_failed) [[unlikely]] {
     name_failure(state);
     state.clean_up();

@@ -31,6 +31,7 @@ class Executor {
 
   const Program& program() const { return *program_; }
   ExecutorKind kind() const { return kind_; }
+  int active_runs() const { return active_runs_.load(std::memory_order_relaxed); }
 
   // The memory behind a weight slot; the caller keeps it alive. Before the first lease.
   void set_weight(size_t slot, std::byte* data) { weights_[slot] = data; }
@@ -72,6 +73,7 @@ class Executor {
   std::mutex lock_;
   std::vector<std::unique_ptr<RunState>> idle_;
   std::atomic<size_t> states_{0};
+  std::atomic<int> active_runs_{0};  // relaxed: a count, nothing is published through it
   std::atomic<int64_t> last_run_ns_{0};
 };
 

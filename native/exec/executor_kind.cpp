@@ -26,12 +26,11 @@ Status choose_kind(const Program& program, const ExecutorOptions& options, Execu
     return Status(
         StatusCode::invalid_argument,
         "a multi-worker executor has at least 2 workers, found " + std::to_string(options.workers));
-  if (is_dynamic &&
-      (options.kind == ExecutorKind::sequential || options.kind == ExecutorKind::multi_worker))
-    return Status(
-        StatusCode::invalid_argument,
-        "a program with control flow has no static order; a topological executor runs it");
-  if (options.kind != ExecutorKind::automatic) return {};
+  if (is_dynamic && options.kind == ExecutorKind::sequential)
+    return Status(StatusCode::invalid_argument, "a program with control flow has no fixed order");
+  const bool is_open = options.kind == ExecutorKind::automatic ||
+                       (is_dynamic && options.kind == ExecutorKind::multi_worker);
+  if (!is_open) return {};
   *chosen = !is_dynamic                                        ? ExecutorKind::sequential
             : program.launches.size() < kLaunchesWorthPriority ? ExecutorKind::topological
                                                                : ExecutorKind::priority_topological;

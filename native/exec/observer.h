@@ -9,16 +9,14 @@
 namespace grainline {
 
 enum class EventKind : int8_t {
-  run_started,
   node_started,
   node_ended,
   node_failed,
   node_parked,   // the allocation of the node waits for launches; others go on
   node_resumed,  // it is tried again
-  run_ended,
 };
 
-// node: execution id, 0 for events of the whole run. worker: 0 is the caller.
+// node: execution id. worker: 0 is the caller.
 struct RunEvent {
   EventKind kind;
   int worker;

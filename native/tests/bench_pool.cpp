@@ -9,12 +9,12 @@
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/relax.h"
 #include "cost/launch.h"
 #include "memory/host_memory.h"
 #include "memory/output_pool.h"
 #include "memory/span_allocator.h"
-#include "base/clock.h"
 #include "threads/pool.h"
 
 using namespace grainline;

@@ -97,6 +97,9 @@ TEST(executor_choice_follows_the_program) {
   EXPECT(choose_kind(loop, {}, &kind).is_ok() && kind == ExecutorKind::priority_topological,
          "many launches");
   EXPECT(!choose_kind(loop, kSequential, &kind).is_ok(), "a loop has no fixed order");
+  EXPECT(choose_kind(loop, {ExecutorKind::multi_worker, 3, 0}, &kind).is_ok() &&
+             kind == ExecutorKind::priority_topological,
+         "several workers need a static order");
 }
 
 TEST(executor_events_come_in_pairs_and_respect_the_edges) {

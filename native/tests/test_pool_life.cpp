@@ -10,10 +10,10 @@
 #include <cstdlib>
 #include <thread>
 
+#include "base/clock.h"
 #include "check.h"
 #include "memory/output_pool.h"
 #include "pool_fixture.h"
-#include "base/clock.h"
 #include "threads/pool.h"
 
 using namespace grainline;

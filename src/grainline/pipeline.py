@@ -76,6 +76,8 @@ def compile_graph(
             addresses,
             keep_alive=compiled,
             threads=options.threads or 0,
+            executor=options.executor or "auto",
+            workers=options.workers or 0,
         )
         model = CompiledModel(imported.info, executor, explanation, lookups_of(graph), data)
     if spot is not None:

@@ -108,6 +108,8 @@ def load(spot: Spot, options: Options) -> CompiledModel | None:
             {symbol: kernel.address for symbol, kernel in kernels.items()},
             keep_alive=kernels,
             threads=options.threads or 0,
+            executor=options.executor or "auto",
+            workers=options.workers or 0,
             packed=record.packed,
         )
         return CompiledModel(record.info, executor, record.explanation, record.lookups, spot.data)

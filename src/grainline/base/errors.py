@@ -95,6 +95,10 @@ class OptionError(GrainlineError, ValueError):
     """An option or an environment variable has a value that cannot be used."""
 
 
+class StateError(GrainlineError, RuntimeError):
+    """A call that does not fit the state of an executor: a run before load, an unload during a run."""
+
+
 def _rebuild(kind: type[GrainlineError], sentence: str, parts: dict[str, Any]) -> GrainlineError:
     return kind(sentence, **parts)
 

@@ -30,6 +30,9 @@ class Knob(Generic[T]):
     sentence: str
     parse: Callable[[str], T]
 
+    def is_set(self, environ: Mapping[str, str] | None = None) -> bool:
+        return bool((os.environ if environ is None else environ).get(self.name, "").strip())
+
     def read(self, environ: Mapping[str, str] | None = None) -> T:
         """The value in force now; unset and blank both mean the default."""
         text = (os.environ if environ is None else environ).get(self.name, "").strip()
@@ -128,12 +131,18 @@ DEBUG = Knob(
     "plans, 4 LLVM IR, 5 assembly. From 1 on, the command line shows tracebacks.",
     _integer_at_least(0),
 )
+#: Numbers as in enum ExecutorKind of native/exec/executor_kind.h.
+EXECUTORS = ("auto", "sequential", "topological", "priority-topological", "multi-worker")
+#: One worker for memory, one for launches, one for the rest.
+DEFAULT_WORKERS = 3
+
 EXECUTOR = Knob(
     "GRAINLINE_EXECUTOR",
-    "auto or sequential",
+    "auto, sequential, topological, priority-topological or multi-worker",
     "auto",
-    "Which executor runs the Main graph. The sequential one is the only one of this version; auto picks it.",
-    _one_of("auto", "sequential"),
+    "Which executor runs the Main graph. auto: several workers if MAX_RUNTIME_CORE_NUMBER asks for them, else one "
+    "thread, in a fixed order where the graph has no control flow. All give the same bits.",
+    _one_of(*EXECUTORS),
 )
 MEMORY_LIMIT_MIB = Knob(
     "GRAINLINE_MEMORY_LIMIT_MIB",
@@ -146,7 +155,8 @@ MAX_RUNTIME_CORE_NUMBER = Knob(
     "MAX_RUNTIME_CORE_NUMBER",
     "integer",
     1,
-    "Executor workers. Read and checked; this version walks the execution graph with one thread whatever it says.",
+    "Workers of the executor, the caller included; below 2 one thread runs the graph. 3 is recommended: one for "
+    "memory, one for launches, one for the rest.",
     int,
 )
 ENABLE_DYNAMIC_SHAPE_MULTI_STREAM = Knob(
@@ -181,26 +191,31 @@ class Options:
     executor: str | None = None
     memory_limit_bytes: int | None = None
     profile: bool = False
+    workers: int | None = None
 
     def __post_init__(self) -> None:
         if self.threads is not None and (not isinstance(self.threads, int) or self.threads < 0):
             raise OptionError("the option threads cannot be used", expected="an integer >= 0", found=repr(self.threads))
-        if self.executor is not None and self.executor not in ("auto", "sequential"):
+        if self.executor is not None and self.executor not in EXECUTORS:
             raise OptionError(
                 "the option executor cannot be used", expected=EXECUTOR.type_name, found=repr(self.executor)
             )
+        if self.workers is not None and (not isinstance(self.workers, int) or self.workers < 0):
+            raise OptionError("the option workers cannot be used", expected="an integer >= 0", found=repr(self.workers))
 
     def resolved(self, environ: Mapping[str, str] | None = None) -> Options:
         """The same options with every None replaced by what the environment says; threads 0 means all allowed."""
         limit_mib = MEMORY_LIMIT_MIB.read(environ)
+        executor, workers = chosen_executor(self.executor, self.workers, environ)
         DEBUG.read(environ)  # a malformed variable fails here and not in the middle of a compile
         return Options(
             threads=thread_budget(self.threads, environ),
             cache=CACHE.read(environ) if self.cache is None else self.cache,
             cache_dir=CACHE_DIR.read(environ) if self.cache_dir is None else _folder(self.cache_dir),
-            executor=self.executor or EXECUTOR.read(environ),
+            executor=executor,
             memory_limit_bytes=limit_mib << 20 if self.memory_limit_bytes is None else self.memory_limit_bytes,
             profile=self.profile,
+            workers=workers,
         )
 
 
@@ -208,6 +223,32 @@ def thread_budget(threads: int | None, environ: Mapping[str, str] | None = None)
     """Option, then the environment's bounds as they are declared, then 0: all that affinity and quota allow."""
     bounds = (NUM_THREADS, OMP_NUM_THREADS, ORT_NUM_THREADS)
     return threads or next((bound for knob in bounds if (bound := knob.read(environ))), 0)
+
+
+def chosen_executor(
+    executor: str | None, workers: int | None, environ: Mapping[str, str] | None = None
+) -> tuple[str, int]:
+    """The executor and its workers (0: one thread) that options and environment ask for; an option wins over a
+    variable. OptionError when they contradict each other."""
+    asked = executor or EXECUTOR.read(environ)
+    of_environment = MAX_RUNTIME_CORE_NUMBER.read(environ)
+    if asked in ("auto", "multi-worker"):
+        default = DEFAULT_WORKERS if asked == "multi-worker" and not MAX_RUNTIME_CORE_NUMBER.is_set(environ) else 0
+        number = workers if workers else default or of_environment
+        if number >= 2:
+            return "multi-worker", number
+        if asked == "auto":
+            return asked, 0
+        raise OptionError(
+            "a multi-worker executor cannot have fewer than 2 workers",
+            expected="workers or MAX_RUNTIME_CORE_NUMBER of at least 2",
+            found=number,
+        )
+    if workers is not None and workers >= 2:
+        raise OptionError(
+            f"the executor {asked!r} has one worker", expected="workers left out, or multi-worker", found=workers
+        )
+    return asked, 0
 
 
 def is_multi_worker(environ: Mapping[str, str] | None = None) -> bool:

@@ -13,17 +13,23 @@ import numpy as np
 
 from grainline.base.dims import Expr, evaluate, symbols
 from grainline.base.dtypes import DType
+from grainline.base.errors import StateError
+from grainline.base.knobs import EXECUTORS, chosen_executor
 from grainline.execgraph.ir import ExecuteGraph, Shape
 from grainline.execgraph.pack import Packed, pack
 from grainline.runtime import hostcalls
 from grainline.runtime.memory_curve import memory_changes
 from grainline.runtime.weights import WeightHold, hold
 
+#: What a log of a run holds; numbers as in enum EventKind of native/exec/observer.h.
+EVENTS = ("node_started", "node_ended", "node_failed", "node_parked", "node_resumed")
+
 
 class ModelExecutor:
     """Runs `graph`; `addresses` gives the native function of every kernel key.
 
-    `keep_alive` is whatever owns the machine code. `threads` bounds the threads of one run (0: all allowed).
+    `keep_alive` is whatever owns the machine code. `threads` bounds the threads of one launch (0: all allowed).
+    `executor` is one of `EXECUTORS`; "multi-worker" needs at least 2 `workers`, the caller of `run` being one of them.
     `packed` is the packed Main container of `graph` where it is known already.
     """
 
@@ -35,12 +41,15 @@ class ModelExecutor:
         keep_alive: Any = None,
         threads: int = 0,
         packed: Packed | None = None,
+        executor: str = "auto",
+        workers: int = 0,
     ) -> None:
         self.graph = graph
         self.packed = pack(graph) if packed is None else packed
         self._addresses = [addresses[key] for key in self.packed.keys]
         self._keep_alive = keep_alive
         self._threads = threads
+        self._kind, self._workers = chosen_executor(executor, workers, {})
         self._weights: dict[int, WeightHold] = {}
         self._native: Any = None
 
@@ -49,11 +58,11 @@ class ModelExecutor:
         return self._native is not None
 
     def load(self) -> ModelExecutor:
-        """Runs Init: takes every weight from the process-wide store. RuntimeError when loaded already."""
+        """Runs Init: takes every weight from the process-wide store. StateError when loaded already."""
         from grainline import _native
 
         if self.is_loaded:
-            raise RuntimeError("the executor is loaded already")
+            raise StateError("the executor is loaded already", expected="state init", found="state loaded")
         graph = self.graph
         native = _native.Executor(
             self.packed.blob,
@@ -63,7 +72,9 @@ class ModelExecutor:
             [_numpy(v.dtype, v.kind) for v in graph.outputs],
             [None if slot.dtype is None else _numpy(slot.dtype, "tensor") for slot in graph.slots],
             hostcalls.adapters(graph),
-            self._threads,
+            thread_limit=self._threads,
+            kind=EXECUTORS.index(self._kind),
+            workers=self._workers,
             code=self._keep_alive,
         )
         for node in graph.init:
@@ -82,23 +93,23 @@ class ModelExecutor:
         `cancel`: an int32 array of one element; the run ends with Cancelled soon after it becomes nonzero.
         FeedError for feeds or names that do not fit; KernelError names the node that failed; OutOfMemory.
         """
-        raise RuntimeError("the executor is not loaded")
+        raise self._not_loaded()
 
     def run_profiled(
         self, feeds: Mapping[str, Any], names: Sequence[str] | None = None
     ) -> tuple[list[Any], list[dict[str, Any]]]:
-        """As `run`; the second part has one record per node: name, kernel, node, start_ns, elapsed_ns; for a launch
-        also what its tiling chose: tile_kernel, variant, blocks, grain, homes, scratch_bytes, and output_shapes; for
-        an allocation or a Free memory_bytes, what it takes (or, negative, gives back).
+        """As `run`; the second part has one record per node: name, kernel, node, start_ns, elapsed_ns, worker; for a
+        launch also what its tiling chose: tile_kernel, variant, blocks, grain, homes, scratch_bytes, and output_shapes;
+        for an allocation or a Free memory_bytes, what it takes (or, negative, gives back).
         """
-        results, times = self._native.run_profiled(feeds, names)
+        results, times = self._loaded().run_profiled(feeds, names)
         nodes = self._native.nodes()
         extents = self._extents(feeds)
         records = []
-        for number, begin_ns, end_ns, chosen in times:
+        for number, begin_ns, end_ns, worker, chosen in times:
             node_id, kernel, compute_node = nodes[number]
             record = {"name": compute_node or kernel, "kernel": kernel, "node": node_id}
-            record |= {"start_ns": begin_ns, "elapsed_ns": end_ns - begin_ns}
+            record |= {"start_ns": begin_ns, "elapsed_ns": end_ns - begin_ns, "worker": worker}
             if chosen is not None:
                 record |= dict(zip(("variant", "blocks", "grain", "homes", "scratch_bytes"), chosen, strict=True))
                 record["tile_kernel"] = self.packed.tile_kernels[node_id][chosen[0]]
@@ -119,8 +130,27 @@ class ModelExecutor:
                     found[str(extent)] = size
         return found
 
+    def run_logged(
+        self, feeds: Mapping[str, Any], names: Sequence[str] | None = None, capacity: int = 1 << 16
+    ) -> tuple[list[Any], list[tuple[int, int, int, str]]]:
+        """As `run`; the second part is the log of what happened, in an order that respects every edge: (time in ns,
+        position of the node, worker, one of `EVENTS`). Of more than `capacity` events the newest are kept.
+        """
+        results, events = self._loaded().run_logged(feeds, names, None, capacity)
+        return results, [(time_ns, node, worker, EVENTS[kind]) for time_ns, node, worker, kind in events]
+
+    def _loaded(self) -> Any:
+        if self._native is None:
+            raise self._not_loaded()
+        return self._native
+
+    def _not_loaded(self) -> StateError:
+        return StateError("the executor is not loaded", expected="state loaded", found="state init")
+
     def unload(self) -> None:
-        """Runs DeInit: gives the weights and all memory of idle runs back."""
+        """Runs DeInit: gives the weights and all memory of idle runs back. StateError while a run is under way."""
+        if self._native is not None and self._native.active_runs():
+            raise StateError("the executor is running", expected="no run under way", found=self._native.active_runs())
         self.__dict__.pop("run", None)
         self._native = None
         for node in self.graph.deinit:
@@ -134,7 +164,7 @@ class ModelExecutor:
 
     def statistics(self) -> dict[str, int]:
         """states, held_bytes, allocations, growths, peak_bytes of the idle runs."""
-        return self._native.statistics()
+        return self._loaded().statistics()
 
 
 def _known(shape: Shape, extents: Mapping[str, int]) -> list[int | str]:

@@ -14,14 +14,21 @@ from typing import Any
 
 import numpy as np
 
-from grainline.base.errors import Cancelled, FeedError, GrainlineError, KernelError
+from grainline.base.errors import Cancelled, FeedError, GrainlineError, KernelError, OptionError
 from grainline.base.knobs import Options
 from grainline.session.binding import IOBinding
 from grainline.session.model import Model, Source
-from grainline.session.options import ModelMetadata, NodeArg, RunOptions, SessionOptions, get_available_providers
+from grainline.session.options import (
+    ExecutionMode,
+    ModelMetadata,
+    NodeArg,
+    RunOptions,
+    SessionOptions,
+    get_available_providers,
+)
 from grainline.session.values import OrtValue
 
-_OPTION_ENTRIES = ("grainline.executor", "grainline.cache")
+_OPTION_ENTRIES = ("grainline.executor", "grainline.workers", "grainline.cache")
 
 
 class InferenceSession:
@@ -190,12 +197,33 @@ class InferenceSession:
 def _options_of(settings: SessionOptions) -> Options:
     entries = {key: settings._entries.get(key) for key in _OPTION_ENTRIES}
     cache = entries["grainline.cache"]
+    executor, workers = _executor_of(settings)
     return Options(
         threads=max(0, settings.intra_op_num_threads),
         cache=None if cache is None else cache != "0",
-        executor=entries["grainline.executor"],
+        executor=executor,
         profile=settings.enable_profiling,
+        workers=workers,
     )
+
+
+def _executor_of(settings: SessionOptions) -> tuple[str | None, int | None]:
+    """An entry says it plainly; otherwise ORT_PARALLEL asks for inter_op_num_threads workers (0: as many as usual)."""
+    executor = settings._entries.get("grainline.executor")
+    text = settings._entries.get("grainline.workers")
+    if text is not None and not text.isdigit():
+        raise OptionError("the entry grainline.workers cannot be used", expected="a number", found=repr(text))
+    if text is None and executor is None and settings.execution_mode == ExecutionMode.ORT_PARALLEL:
+        return "multi-worker", _parallel_workers(settings.inter_op_num_threads)
+    return executor, None if text is None else int(text)
+
+
+def _parallel_workers(threads: int) -> int | None:
+    if threads == 1:
+        raise OptionError(
+            "ORT_PARALLEL cannot run with one worker", expected="inter_op_num_threads of 0 or at least 2", found=threads
+        )
+    return max(0, threads) or None
 
 
 def _with_extents(info: NodeArg, fixed: dict[str, int]) -> NodeArg:

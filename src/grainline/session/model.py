@@ -123,14 +123,16 @@ def load(
     cache_dir: str | os.PathLike[str] | None = None,
     executor: str | None = None,
     memory_limit_bytes: int | None = None,
+    workers: int | None = None,
 ) -> Model:
     """Compiles an ONNX model, from a path or its bytes, for this machine and all its shapes.
 
     threads: bound on the threads of a run, the caller included; 0 or None leaves it to the environment.
+    executor, workers: "multi-worker" runs the execution graph with so many workers (at least 2, the caller included).
     cache: whether machine code is kept on disk for the next process; on unless GRAINLINE_CACHE=0.
     Raises ModelError for a model that is not valid and UnsupportedError for one that cannot be executed.
     """
-    return Model(path_or_bytes, Options(threads, cache, cache_dir, executor, memory_limit_bytes))
+    return Model(path_or_bytes, Options(threads, cache, cache_dir, executor, memory_limit_bytes, workers=workers))
 
 
 def compile(path_or_bytes: Source, **options: Any) -> Model:

@@ -32,7 +32,7 @@ class GraphOptimizationLevel(enum.IntEnum):
 
 
 class ExecutionMode(enum.IntEnum):
-    """Kept for compatibility: the executor is chosen by GRAINLINE_EXECUTOR."""
+    """ORT_PARALLEL runs the execution graph with several workers, as many as `inter_op_num_threads` says."""
 
     ORT_SEQUENTIAL = 0
     ORT_PARALLEL = 1
