@@ -13,6 +13,7 @@ they stand in the order, as on a stream that completes at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,7 @@ class Interpreter:
 
     def run(self, order: Sequence[ExecuteNode]) -> list[Any]:
         self.walk(order)
+        self.synchronise()
         return self.results()
 
     def walk(self, order: Sequence[ExecuteNode]) -> None:
@@ -116,8 +118,11 @@ class Interpreter:
             self.bytes[slot] = np.frombuffer(np.ascontiguousarray(value).tobytes(), np.uint8).copy()
 
     def allocate(self, slot: int, size_bytes: int, place: str = DEVICE) -> None:
-        pool = self.device_pool if place == DEVICE else self.host_pool
-        self.own(slot, pool.allocate(size_bytes), size_bytes, place)
+        self.own(slot, self.take(size_bytes, place), size_bytes, place)
+
+    def take(self, size_bytes: int, place: str = DEVICE) -> Block:
+        """A block that nobody owns yet."""
+        return (self.device_pool if place == DEVICE else self.host_pool).allocate(size_bytes)
 
     def own(self, slot: int, block: Block, size_bytes: int, place: str = DEVICE) -> None:
         """Makes `slot` an owner of `block`; what it owned before goes back first."""
@@ -238,9 +243,17 @@ class Interpreter:
             if node.attributes["workspace"]:
                 scratch = self.bytes[node.inputs[1]][home * scratch_bytes : (home + 1) * scratch_bytes]
             if begin < end:
-                self.kernels[variant.key](arguments, begin, end, scratch)
+                self.submit(node, partial(self.kernels[variant.key], arguments, begin, end, scratch))
+
+    def submit(self, node: ExecuteNode, work: Callable[[], None]) -> None:
+        """Device work of a node; its arguments are bound already."""
+        work()
+
+    def synchronise(self) -> None:
+        """Waits until everything that was submitted is done."""
 
     def host_call(self, node: ExecuteNode) -> None:
+        self.synchronise()
         op = self.graph.host_ops[node.attributes["host_op"]]
         assert op.call is not None
         arguments = [None if slot < 0 else self._argument(slot, node) for slot in node.attributes["arguments"]]
@@ -256,13 +269,14 @@ class Interpreter:
     def extents_tensor(self, node: ExecuteNode) -> None:
         values = np.array([self.extent(extent) for extent in node.attributes["values"]], np.int64)
         offset = self.size(node.attributes["offset_bytes"])
-        self.on(HOST, node.inputs[0], node)[offset : offset + values.nbytes] = values.view(np.uint8)
+        target = self.on(HOST, node.inputs[0], node)[offset : offset + values.nbytes]
+        self.submit(node, partial(np.copyto, target, values.view(np.uint8)))
 
     def copy_memory(self, node: ExecuteNode) -> None:
         source, target = (self.on(DEVICE, slot, node) for slot in node.inputs)
         size = self.size(node.attributes["size_bytes"])
         begin, to = self.size(node.attributes["source_offset"]), self.size(node.attributes["target_offset"])
-        target[to : to + size] = source[begin : begin + size]
+        self.submit(node, partial(np.copyto, target[to : to + size], source[begin : begin + size]))
 
     def free_memory(self, node: ExecuteNode) -> None:
         slot = node.released_slot

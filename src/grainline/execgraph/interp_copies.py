@@ -8,6 +8,7 @@ was submitted, as (kernel, bytes).
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -65,7 +66,8 @@ def copy_h2d(run: Interpreter, node: ExecuteNode) -> None:
 
 def submit_copy(run: Interpreter, node: ExecuteNode, source: int, target: int, size_bytes: int) -> None:
     if size_bytes > 0:
-        run.bytes[target][:size_bytes] = run.contents(source)[:size_bytes]
+        staged = run.contents(source)[:size_bytes].copy()
+        run.submit(node, partial(np.copyto, run.bytes[target][:size_bytes], staged))
         run.bytes[target] = run.bytes[target][: max(size_bytes, len(run.contents(source)))]
         run.copied.append((node.kernel, size_bytes))
 
@@ -102,7 +104,7 @@ def launch_h2d_copy(run: Interpreter, node: ExecuteNode) -> None:
 def copy_flow_launch(run: Interpreter, node: ExecuteNode) -> None:
     sources = node.inputs[1:]
     sizes = copy_flow_sizes(run, node, sources)
-    blocks = [run.device_pool.allocate(size) if size else None for size in sizes]
+    blocks = [run.take(size) if size else None for size in sizes]
     prepare(run, node, sources, blocks)
     for source, target, block in zip(sources, node.outputs, blocks, strict=True):
         if block is not None:
@@ -166,7 +168,7 @@ def alloc_copy_flow_hbm(run: Interpreter, node: ExecuteNode) -> None:
     for block in run.vectors.pop(vector, []):
         if block is not None:
             run.device_pool.free(block)
-    run.vectors[vector] = [run.device_pool.allocate(size) if size else None for size in run.sizes[node.inputs[0]]]
+    run.vectors[vector] = [run.take(size) if size else None for size in run.sizes[node.inputs[0]]]
 
 
 def prepare_copy_flow_result(run: Interpreter, node: ExecuteNode) -> None:
@@ -182,7 +184,7 @@ def launch_copy_flow_h2d(run: Interpreter, node: ExecuteNode) -> None:
     for source, block in zip(sources, run.sizes[vector], strict=True):
         size_bytes = tensor_bytes(run, source)
         if block is not None and size_bytes and needs_copy(run, source):
-            block.data[:size_bytes] = run.contents(source)
+            run.submit(node, partial(np.copyto, block.data[:size_bytes], run.contents(source).copy()))
             run.copied.append((node.kernel, size_bytes))
 
 
@@ -198,6 +200,7 @@ def free_batch(run: Interpreter, node: ExecuteNode) -> None:
 def copy_to_host(run: Interpreter, node: ExecuteNode) -> None:
     (source,), (target,) = node.inputs, node.outputs
     size_bytes = run.size(node.attributes["size_bytes"])
+    run.synchronise()
     run.allocate(target, size_bytes, HOST)
     run.bytes[target][:] = run.contents(source)[:size_bytes]
 
@@ -205,7 +208,7 @@ def copy_to_host(run: Interpreter, node: ExecuteNode) -> None:
 def ensure_tensor_at_out_memory(run: Interpreter, node: ExecuteNode) -> None:
     source, target = node.inputs
     size_bytes = run.size(node.attributes["size_bytes"])
-    run.bytes[target][:size_bytes] = run.contents(source)[:size_bytes]
+    run.submit(node, partial(np.copyto, run.bytes[target][:size_bytes], run.contents(source)[:size_bytes]))
 
 
 def make_sure_tensor_at_host(run: Interpreter, node: ExecuteNode) -> None:

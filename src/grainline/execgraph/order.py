@@ -3,7 +3,8 @@
 Priorities (smaller = earlier). An *anchor* is a node that submits work or stands for itself (launches, copies, host
 calls); its priority is its id, so anchors keep the order in which lowering created them unless an edge says otherwise.
 Every other node is needed first by some anchor and stands right before it; a guarder stands right behind the last node
-it depends on. The order is a topological sort that always takes the ready node with the smallest priority.
+it depends on, and so does the sending of an event. The order is a topological sort that always takes the ready node
+with the smallest priority.
 
 The order is *static*: each worker of an executor runs its nodes in it, which is what the proofs of `gate.py` rest on.
 """
@@ -43,19 +44,23 @@ def _priorities(by_id: dict[int, ExecuteNode], before: dict[int, tuple[int, ...]
     some_order = _sort(by_id, before, plain)
     needed_by = {i: i if _is_anchor(node) else _NEVER for i, node in by_id.items()}
     for node_id in reversed(some_order):
-        if by_id[node_id].is_guarder:
+        if _follows(by_id[node_id]):
             continue
         for earlier in before[node_id]:
             needed_by[earlier] = min(needed_by[earlier], needed_by[node_id])
     key = {}
     for node_id in some_order:
         node = by_id[node_id]
-        if node.is_guarder:
+        if _follows(node):
             last = max((needed_by[i] for i in before[node_id]), default=0)
             key[node_id] = (last, _BEHIND, node_id)
         else:
             key[node_id] = (needed_by[node_id], _ANCHOR if _is_anchor(node) else _BEFORE, node_id)
     return key
+
+
+def _follows(node: ExecuteNode) -> bool:
+    return node.kernel == "SendEvents" or (node.kernel in KERNELS and node.is_guarder)
 
 
 def _is_anchor(node: ExecuteNode) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from grainline.execgraph.ir import ExecuteGraph, ExecuteNode, Relations
+from grainline.execgraph.ir import ExecuteGraph, ExecuteNode, Relations, distinct
 from grainline.execgraph.order import predecessors
 from grainline.execgraph.registry import KERNELS, LAUNCH, WORKERS, worker_of
 
@@ -110,7 +110,7 @@ def relation_rows(relations: Relations, columns: NodeColumns) -> tuple[Ids, Ids]
     _refuse(~columns.holds_address[frees], relations, "the first node is no Free that keeps its address")
     _refuse(~columns.is_launch[launches], relations, "the second node is not registered as a launch")
     _refuse(columns.owners[frees] != columns.owners[launches], relations, "the nodes belong to different graphs")
-    keys = np.unique(frees * max(count, 1) + launches)
+    keys = distinct(frees * max(count, 1) + launches)
     offsets = _offsets(keys // max(count, 1), count)
     bare = columns.holds_address & (np.diff(offsets) == 0)
     if bare.any():

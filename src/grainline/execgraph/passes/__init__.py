@@ -1,8 +1,8 @@
 """Rewrites of execution graphs: one per file, each valid in, valid out, and the order in which they run.
 
 The first group repeats until a whole turn changes nothing; a pass that changes nothing returns the graph that it got.
-The second runs once, in order, and only with several workers on one stream: it splits mixed kernels, then replaces
-edges by relations.
+The second runs once, in order. With several workers on one stream it splits mixed kernels, then replaces edges by
+relations; with several streams it distributes the work and keeps every edge.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Protocol
 
 from grainline.base import log
 from grainline.execgraph.ir import ExecuteGraph
+from grainline.execgraph.passes.assign_streams import AssignStreams
 from grainline.execgraph.passes.constant_expression_motion import ConstantExpressionMotion
 from grainline.execgraph.passes.copy_flow_launch_fuse import CopyFlowLaunchFuse
 from grainline.execgraph.passes.drop_dead_nodes import DropDeadNodes
@@ -35,10 +36,16 @@ class Pass(Protocol):
 
 @dataclass(frozen=True)
 class PassOptions:
-    """`is_multi_worker`: several workers and one stream (`base.knobs.is_multi_worker`)."""
+    """`is_multi_worker`: several workers and one stream (`base.knobs.is_multi_worker`); it excludes several `streams`.
+    ValueError for both."""
 
     is_multi_worker: bool = False
     trust_shape_on_out_tensor: bool = False
+    streams: int = 1
+
+    def __post_init__(self) -> None:
+        if self.is_multi_worker and self.streams > 1:
+            raise ValueError("several streams exclude splitting mixed kernels and removing edges")
 
 
 REPEATED: tuple[Pass, ...] = (
@@ -56,6 +63,8 @@ def passes_of(options: PassOptions) -> tuple[tuple[Pass, ...], tuple[Pass, ...]]
     repeated = tuple(
         one for one in REPEATED if options.trust_shape_on_out_tensor or not isinstance(one, TrustOutTensor)
     )
+    if options.streams > 1:
+        return repeated, (AssignStreams(options.streams),)
     return repeated, ONCE if options.is_multi_worker else ()
 
 
