@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from grainline.execgraph.interp import INTERPRETED
 from grainline.execgraph.pack import KERNEL_NUMBERS
 from grainline.execgraph.registry import (
     KERNELS,
@@ -107,6 +108,12 @@ def test_the_registry_is_consistent() -> None:
             assert set(kinds) <= set(SLOT_KINDS), f"{name} reads unknown kinds"
         assert set(kernel.outputs or ()) <= set(SLOT_KINDS), f"{name} produces unknown kinds"
         assert not (Traits.PURE in kernel.traits and kernel.section == LAUNCH)
+
+
+def test_every_kernel_of_a_run_has_a_meaning() -> None:
+    """Control flow has one in the executors only: what it decides is which nodes of the order run."""
+    main = {name for name, kernel in KERNELS.items() if "main" in kernel.containers}
+    assert main - set(INTERPRETED) == {name for name in main if Traits.CONTROL in KERNELS[name].traits}
 
 
 def test_the_native_core_knows_the_packed_kernels_under_the_same_names_and_sections() -> None:

@@ -287,6 +287,12 @@ class Interpreter:
     def free_memory_hold_addr(self, node: ExecuteNode) -> None:
         self.release(node.released_slot)
 
+    def move_slot(self, node: ExecuteNode) -> None:
+        """The target takes over what the source holds."""
+        source, target = node.inputs
+        self.share(source, target)
+        self.release(source)
+
     def nothing(self, node: ExecuteNode) -> None:
         """Events order streams; here every stream completes at once."""
 
@@ -312,6 +318,7 @@ def _interpreted() -> dict[str, Callable[[Interpreter, ExecuteNode], None]]:
         **dict.fromkeys(("FreeMemory", "FreeMemHbm", "FreeTensorMemory"), run.free_memory),
         **dict.fromkeys(("FreeMemoryHoldAddr", "FreeMemHbmHoldAddr"), run.free_memory_hold_addr),
         **dict.fromkeys(("SendEvents", "WaitEvents"), run.nothing),
+        "MoveSlot": run.move_slot,
         **COPIES,
     }
 

@@ -170,12 +170,12 @@ _EVENTS = (
 
 #: Control flow. A switch notifies the pivot of one branch, a join (WaitAnyone) is ready with any one notification.
 _CONTROL = (
-    KernelType("SwitchNotify", NO_SECTION, (TENSORS,), (), _T.FREE_STANDING, trace=("branches",)),
-    KernelType("BranchPivot", NO_SECTION, (), (), _T.FREE_STANDING, trace=("branch",)),
-    KernelType("BranchDone", NO_SECTION, (), (), _T.FREE_STANDING),
-    KernelType("WaitAnyone", NO_SECTION, (), (), _T.FREE_STANDING),
-    KernelType("Enter", NO_SECTION, (), (), _T.FREE_STANDING),
-    KernelType("Exit", NO_SECTION, (), (), _T.FREE_STANDING),
+    KernelType("SwitchNotify", NO_SECTION, (TENSORS,), (), _T.FREE_STANDING | _T.CONTROL, trace=("branches",)),
+    KernelType("BranchPivot", NO_SECTION, (), (), _T.FREE_STANDING | _T.CONTROL, trace=("branch",)),
+    KernelType("BranchDone", NO_SECTION, (), (), _T.FREE_STANDING | _T.CONTROL),
+    KernelType("WaitAnyone", NO_SECTION, (), (), _T.FREE_STANDING | _T.CONTROL),
+    KernelType("Enter", NO_SECTION, (), (), _T.FREE_STANDING | _T.CONTROL),
+    KernelType("Exit", NO_SECTION, (), (), _T.FREE_STANDING | _T.CONTROL),
     KernelType("MoveSlot", MEMORY, (("memory", "object"), ("memory", "object")), ()),
 )
 
