@@ -1,12 +1,12 @@
-"""Matrix products on one thread: ours against NumPy and onnxruntime.
+"""Matrix products on one thread: ours against NumPy (OpenBLAS), torch (MKL) and onnxruntime.
 
-    python benchmarks/matmul.py [--rounds 15] [--shapes 128x384x1536,...] [--cold]
+    python benchmarks/matmul.py [--rounds 9] [--shapes 128x384x1536,... | --grid] [--cold]
 
-Every library lives in a process of its own and is asked in turn, round by round, so that no library's threads disturb
-another and drift hits all alike. Time is thread CPU time; the table holds medians over the rounds. "A/A" is a second
-process of ours against the first: what differs there is noise. The peak is a loop of independent FMAs in our process,
-measured next to every product. B is constant, so onnxruntime may pack it at load, as we do. "int8" is ours with int8
-weights and a scale per column, where the machine has byte products.
+Every library lives in a process of its own and is asked in turn (see `turns.py`); times are thread CPU time. `ratio` is
+ours by the fastest of the others; "A/A" is a second process of ours, with the 10th and 90th percentile over the rounds.
+The peak is a loop of independent FMAs. B is constant, so onnxruntime may pack it at load, as we do. "int8" is ours with
+int8 weights and a scale per column, where the machine has byte products. --grid adds {1, 7, 31, 100, 1000} x {64, 768,
+3072} x {64, 768, 3072}. torch is in the extra `peers`; without it that arm is left out.
 
 Warm, every call reads the same B. With --cold the calls of a process go round over COLD_BYTES of distinct matrices, so
 that each finds its B in memory, as the products of a model do.
@@ -15,42 +15,36 @@ that each finds its B in memory, as the products of a model do.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import itertools
-import json
-import os
-import statistics
-import subprocess
+import math
 import sys
-import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
+from common import machine, print_table, verdict
+from turns import Answers, Call, microseconds, ratio, repeated, serve, spread, turns
+
 SHAPES = ("128x384x1536", "129x768x768", "512x512x512", "1024x1024x1024", "17x384x1536")
 SHAPES += tuple(f"{rows}x384x1536" for rows in (8, 6, 4, 3, 2, 1))
-ARMS = ("ours", "ours_again", "ours_int8", "numpy", "onnxruntime")
-ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-SLICE_SECONDS = 0.02
+GRID = tuple("x".join(map(str, s)) for s in itertools.product((1, 7, 31, 100, 1000), (64, 768, 3072), (64, 768, 3072)))
+PEERS = ("numpy", "onnxruntime", "torch")
+ARMS = ("ours", "ours_again", "ours_int8", "peak", *PEERS)
 COLD_BYTES = 80 << 20
+MEAN_BOUND, CELL_BOUND, PEAK_SHARE, COMPILE_BOUND_MS = 0.85, 1.05, 0.85, 60
+NEAR_PEAK = ("128x384x1536", "1024x1024x1024")
+PEAK_TURNS, PEAK_CHAINS, PEAK_UNROLL = 1000, 12, 4
+PEAK_FLOPS = PEAK_TURNS * PEAK_CHAINS * PEAK_UNROLL * 16
 
 
-def timed(call: Callable[[], Any], flops: int) -> float:
-    """Thread CPU seconds of one call, over a slice of about SLICE_SECONDS."""
-    repeats = max(1, int(SLICE_SECONDS * 60e9 / flops))
-    start = time.thread_time()
-    for _ in range(repeats):
-        call()
-    return (time.thread_time() - start) / repeats
-
-
-def in_turn(calls: Iterable[Callable[[], Any]]) -> Callable[[], Any]:
+def in_turn(calls: Iterable[Callable[[], Any]]) -> Call:
     """A call that makes the next one of `calls` every time."""
-    turns = itertools.cycle(list(calls))
-    return lambda: next(turns)()
+    turn = itertools.cycle(list(calls))
+    return repeated(lambda: next(turn)())
 
 
-def operands(m: int, k: int, n: int) -> tuple[Any, Any]:
-    import numpy as np
-
+def operands(m: int, k: int, n: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(0)
     return rng.standard_normal((m, k)).astype(np.float32), rng.standard_normal((k, n)).astype(np.float32)
 
@@ -71,59 +65,48 @@ def program(k: int, n: int, in_bytes: bool) -> Any:
     return p.finish()
 
 
-def ours(m: int, k: int, n: int, copies: int, in_bytes: bool = False) -> Callable[[], Any]:
-    import numpy as np
-
-    from grainline.base.dims import evaluate
-    from grainline.codegen.kernel import emit
+def ours(m: int, k: int, n: int, copies: int, in_bytes: bool = False) -> tuple[Call, Any]:
     from grainline.plan.panels import pack_panels, pack_quads
-    from grainline.plan.planner import plan
-    from grainline.plan.target import host_target
+    from native import NativeKernel
 
-    chosen = plan(program(k, n, in_bytes), host_target()).variants[0]
-    kernel = emit(chosen)
-    call, keep = linked(kernel.text, kernel.symbol)
     left, right = operands(m, k, n)
     scale = np.ones(n, np.float32)
     if in_bytes:
         scale = (np.abs(right).max(0) / 127).astype(np.float32)
         quads = np.round(right / scale).astype(np.int8)
         right = quads * scale
-    panels = [pack_quads(quads) if in_bytes else pack_panels(right) for _ in range(copies)]
-    result, env = np.empty((m, n), np.float32), {"M": m}
-    words = [evaluate(word, env) for word in kernel.words]
-    places_of = [[x.ctypes.data for x in (left, b, result, scale)] for b in panels]
-    args = np.array([[*views, *words] for views in places_of], np.int64)
-    scratch = np.empty(evaluate(chosen.scratch_bytes, env) + 64, np.uint8)
-    aligned = scratch.ctypes.data + -scratch.ctypes.data % 64
-    blocks, places = evaluate(chosen.blocks, env), [block.ctypes.data for block in args]
-    call(places[0], 0, blocks, aligned)
+    result = np.empty((m, n), np.float32)
+    packed = [pack_quads(quads) if in_bytes else pack_panels(right) for _ in range(copies)]
+    kernels = [NativeKernel(program(k, n, in_bytes), [left, b, result, scale], {"M": m}) for b in packed]
+    kernels[0].launch()
     assert np.allclose(result, left @ right, 1e-3, 1e-3)
-    alive = (keep, left, panels, result, scale, args, scratch)
-    turns = itertools.cycle(places)
-    return lambda: (call(next(turns), 0, blocks, aligned), alive)
+    call = kernels[0].launch if copies == 1 else in_turn(kernel.launch for kernel in kernels)
+    return call, {"compile_ms": kernels[0].compile_ms}
 
 
-def linked(text: str, symbol: str) -> tuple[Any, Any]:
-    import ctypes
-
-    from grainline.codegen.llvm import compile_object, link_object
+def ours_int8(m: int, k: int, n: int, copies: int) -> tuple[Call, Any] | None:
     from grainline.plan.target import host_target
 
-    code = link_object(compile_object(text, host_target()), (symbol,))
-    kind = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
-    return kind(code.address(symbol)), code
+    return ours(m, k, n, copies, True) if host_target().has_byte_products else None
 
 
-def numpy_product(m: int, k: int, n: int, copies: int) -> Callable[[], Any]:
-    import numpy as np
-
+def numpy_product(m: int, k: int, n: int, copies: int) -> tuple[Call, Any]:
     a, b = operands(m, k, n)
-    c, turns = np.empty((m, n), np.float32), itertools.cycle([b.copy() for _ in range(copies)])
-    return lambda: np.matmul(a, next(turns), out=c)
+    c, turn = np.empty((m, n), np.float32), itertools.cycle([b.copy() for _ in range(copies)])
+    return repeated(lambda: np.matmul(a, next(turn), out=c)), {}
 
 
-def onnxruntime_product(m: int, k: int, n: int, copies: int) -> Callable[[], Any]:
+def torch_product(m: int, k: int, n: int, copies: int) -> tuple[Call, Any]:
+    import torch
+
+    torch.set_num_threads(1)
+    torch.set_grad_enabled(False)
+    a, b = map(torch.from_numpy, operands(m, k, n))
+    c, turn = torch.empty((m, n)), itertools.cycle([b.clone() for _ in range(copies)])
+    return repeated(lambda: torch.mm(a, next(turn), out=c)), {}
+
+
+def onnxruntime_product(m: int, k: int, n: int, copies: int) -> tuple[Call, Any]:
     import onnxruntime as ort
     from onnx import TensorProto, helper, numpy_helper
 
@@ -149,120 +132,94 @@ def onnxruntime_product(m: int, k: int, n: int, copies: int) -> Callable[[], Any
         binding.bind_ortvalue_output("c", result)
         return lambda: session.run_with_iobinding(binding)
 
-    return in_turn(bound() for _ in range(copies))
+    return in_turn(bound() for _ in range(copies)), {}
 
 
-def peak_loop() -> Callable[[], float]:
-    """GFLOP/s of twelve independent chains of 8-lane FMAs."""
-    import numpy as np
+def peak(*_shape: int) -> tuple[Call, Any]:
+    """PEAK_FLOPS in twelve independent chains of 8-lane FMAs."""
+    import ctypes
 
     from grainline.base.dtypes import F32, I64
     from grainline.codegen.emit import ModuleText, Reg, constant
+    from grainline.codegen.llvm import compile_object, link_object
+    from grainline.plan.target import host_target
 
-    module, chains, unroll, turns = ModuleText(), 12, 4, 100_000
-    parameters = [("ptr", "args"), ("i64", "begin"), ("i64", "end"), ("ptr", "scratch")]
-    f = module.function("peak", "i32", parameters, "nounwind")
+    module = ModuleText()
+    f = module.function("peak", "i32", [("i64", "end"), ("ptr", "sink")], "nounwind")
     half, one = constant(0.5, F32, 8), constant(1.0, F32, 8)
 
     def step(_index: Reg, totals: list[Reg]) -> list[Reg]:
-        for _ in range(unroll):
+        for _ in range(PEAK_UNROLL):
             totals = [f.fma(total, half, one) for total in totals]
         return totals
 
-    totals = f.loop(Reg("0", I64), Reg("%end", I64), 1, [constant(float(i), F32, 8) for i in range(chains)], step)
+    start = [constant(float(i), F32, 8) for i in range(PEAK_CHAINS)]
+    totals = f.loop(Reg("0", I64), Reg("%end", I64), 1, start, step)
     for i, total in enumerate(totals):
-        f.do(f"store {total.typed}, ptr {f.pointer('%scratch', Reg(str(8 * i), I64), 4)}, align 4")
+        f.do(f"store {total.typed}, ptr {f.pointer('%sink', Reg(str(8 * i), I64), 4)}, align 4")
     f.do("ret i32 0")
-    call, keep = linked(module.text, "peak")
-    sink = np.empty(8 * chains, np.float32)
-
-    def measure(keep: Any = keep) -> float:
-        start = time.thread_time()
-        call(None, 0, turns, sink.ctypes.data)
-        return turns * unroll * chains * 16 / (time.thread_time() - start) / 1e9
-
-    return measure
+    code = link_object(compile_object(module.text, host_target()), ("peak",))
+    entry = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p)(code.address("peak"))
+    sink = np.empty(8 * PEAK_CHAINS, np.float32)
+    return lambda times, _code=code: entry(PEAK_TURNS * times, sink.ctypes.data), {}
 
 
-def ours_int8(m: int, k: int, n: int, copies: int) -> Callable[[], Any]:
-    from grainline.plan.target import host_target
-
-    return ours(m, k, n, copies, host_target().has_byte_products)
+MAKERS = {"ours": ours, "ours_again": ours, "ours_int8": ours_int8, "numpy": numpy_product, "torch": torch_product,
+          "onnxruntime": onnxruntime_product, "peak": peak}  # fmt: skip
 
 
-MAKERS = {
-    "ours": ours,
-    "ours_again": ours,
-    "ours_int8": ours_int8,
-    "numpy": numpy_product,
-    "onnxruntime": onnxruntime_product,
-}
+def arm(name: str, cold: bool) -> Callable[[str], tuple[Call, Any] | None]:
+    def make(shape: str) -> tuple[Call, Any] | None:
+        m, k, n = map(int, shape.split("x"))
+        return MAKERS[name](m, k, n, -(-COLD_BYTES // (4 * k * n)) if cold else 1)
+
+    return make
 
 
-def serve(arm: str, cold: bool) -> None:
-    """Answers each line "MxKxN" on stdin with a JSON line {seconds, peak}."""
-    peak = peak_loop() if arm == "ours" else None
-    calls: dict[str, Callable[[], Any]] = {}
-    for line in sys.stdin:
-        m, k, n = map(int, line.split("x"))
-        if line not in calls:
-            copies = -(-COLD_BYTES // (4 * k * n)) if cold else 1
-            calls = {line: MAKERS[arm](m, k, n, copies)}
-            calls[line]()
-        seconds = timed(calls[line], 2 * m * k * n)
-        print(json.dumps({"seconds": seconds, "peak": peak() if peak else None}), flush=True)
+def row(shape: str, answers: Answers, facts: dict[str, Any]) -> tuple[list[object], float]:
+    """(a line of the table, ours by the fastest peer)."""
+    m, k, n = map(int, shape.split("x"))
+    us = {name: microseconds(answers, name) for name in answers}
+    rate = 2 * m * k * n / us["ours"] / 1e3
+    share = rate / (PEAK_FLOPS / us["peak"] / 1e3)
+    best = min((name for name in PEERS if name in answers), key=lambda name: us[name])
+    value, (low, high) = ratio(answers, "ours", best), spread(answers, "ours_again", "ours")
+    others = [f"{us[name]:.1f}" if name in us else "" for name in (*PEERS, "ours_int8")]
+    near = verdict(PEAK_SHARE, share) if shape in NEAR_PEAK else ""
+    compiled = facts["ours"]["compile_ms"]
+    line = [shape, f"{us['ours']:.1f}", *others, f"{low:.2f}-{high:.2f}", best, f"{value:.2f}",
+            verdict(value, CELL_BOUND), f"{rate:.0f}", f"{100 * share:.0f} {near}",
+            f"{compiled:.0f} {verdict(compiled, COMPILE_BOUND_MS)}"]  # fmt: skip
+    return line, value
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--shapes", default=",".join(SHAPES))
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--shapes", default="")
+    parser.add_argument("--grid", action="store_true", help="the grid of small and large extents as well")
     parser.add_argument("--cold", action="store_true", help="every call finds its B out of cache")
     parser.add_argument("--serve", choices=ARMS, help=argparse.SUPPRESS)
+    parser.add_argument("--threads", type=int, default=1, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        serve(options.serve, options.cold)
+        serve(arm(options.serve, options.cold), options.threads)
         return
-    environment = {**os.environ, **ONE_THREAD}
-    workers = {
-        arm: subprocess.Popen(
-            [sys.executable, __file__, "--serve", arm, *(["--cold"] if options.cold else [])],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-        for arm in ARMS
-    }
-    print(f"{'MxKxN':>16} {'ours us':>9} {'GF/s':>6} {'% peak':>6} {'A/A':>5} {'int8':>6} {'numpy':>6} {'ort':>6}")
-    for shape in options.shapes.split(","):
-        print(row(shape, race(workers, shape, options.rounds)), flush=True)
-    for worker in workers.values():
-        worker.stdin.close()  # type: ignore[union-attr]
-        worker.wait()
-
-
-def race(workers: dict[str, Any], shape: str, rounds: int) -> dict[str, list[dict[str, float]]]:
-    """Asks every process once per round; the first round warms up and is dropped."""
-    answers: dict[str, list[dict[str, float]]] = {arm: [] for arm in workers}
-    for number in range(rounds + 1):
-        for arm, worker in workers.items():
-            worker.stdin.write(shape + "\n")
-            worker.stdin.flush()
-            answer = json.loads(worker.stdout.readline())
-            if number:
-                answers[arm].append(answer)
-    return answers
-
-
-def row(shape: str, answers: dict[str, list[dict[str, float]]]) -> str:
-    m, k, n = map(int, shape.split("x"))
-    seconds = {arm: statistics.median(a["seconds"] for a in got) for arm, got in answers.items()}
-    rate = 2 * m * k * n / seconds["ours"] / 1e9
-    peak = statistics.median(a["peak"] for a in answers["ours"])
-    ratios = [seconds[arm] / seconds["ours"] for arm in ARMS[1:]]
-    shown = " ".join(f"{ratio:{width}.2f}" for ratio, width in zip(ratios, (5, 6, 6, 6)))
-    return f"{shape:>16} {seconds['ours'] * 1e6:9.1f} {rate:6.1f} {100 * rate / peak:6.1f} {shown}"
+    shapes = options.shapes.split(",") if options.shapes else [*SHAPES, *(GRID if options.grid else ())]
+    has_torch = importlib.util.find_spec("torch") is not None
+    head = ["MxKxN", "ours us", *(f"{name} us" for name in PEERS), "int8 us", "A/A", "fastest peer", "ratio",
+            f"<= {CELL_BOUND}", "GFLOP/s", "% of peak", "compile ms"]  # fmt: skip
+    lines, ratios = [], []
+    arms = [name for name in ARMS if has_torch or name != "torch"]
+    with turns(__file__, arms, arguments=("--cold",) if options.cold else ()) as running:
+        for shape in shapes:
+            line, value = row(shape, *running.race(shape, options.rounds))
+            lines.append(line)
+            ratios.append(value)
+            print(*line, file=sys.stderr, flush=True)
+    print_table("Matrix products, one thread" + (", cold" if options.cold else ""), head, lines)
+    mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+    print(f"\ngeometric mean of the ratios {mean:.3f}, bound {MEAN_BOUND}: {verdict(mean, MEAN_BOUND)}\n{machine()}")
 
 
 if __name__ == "__main__":

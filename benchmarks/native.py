@@ -14,6 +14,7 @@ from grainline.codegen.cache import ObjectCache
 from grainline.codegen.compile import compile_kernels
 from grainline.codegen.kernel import emit
 from grainline.codegen.llvm import compile_object
+from grainline.plan.machine import SHIPPED
 from grainline.plan.planner import plan
 from grainline.plan.target import host_target
 from grainline.plan.types import DEFAULT_OPTIONS, Plan, PlannerOptions
@@ -46,11 +47,12 @@ class NativeKernel:
         emitted = [emit(each) for each in plans]
         self.kernels = compile_kernels(emitted, ObjectCache(None))
         self.compile_ms = (time.thread_time() - start) * 1e3
-        number = min(range(len(plans)), key=lambda k: self._end_ps(plans[k], env, homes))
+        launches = [self._choose(each, env, homes) for each in plans]
+        number = min(range(len(plans)), key=lambda k: launches[k][2])
         self.plan, kernel = plans[number], emitted[number]
+        self.grain, self.homes, _ = launches[number]
         self.arrays = list(arrays)
         self.blocks = evaluate(self.plan.blocks, env)
-        self.grain, self.homes = _native.choose_grain(evaluate(self.plan.cost_ps, env), self.blocks, homes, True)
         self.scratch_bytes = evaluate(self.plan.scratch_bytes, env)
         self.address = self.kernels[kernel.symbol].address
         words = [evaluate(word, env) for word in kernel.words]
@@ -61,7 +63,8 @@ class NativeKernel:
         return _native.dispatch(self.address, self.args, self.blocks, self.grain, self.homes, self.scratch_bytes, times)
 
     @staticmethod
-    def _end_ps(each: Plan, env: Mapping[str, int], homes: int) -> int:
-        """When a plan ends by its prediction, in picoseconds: the rule of a tiling node."""
-        cost = evaluate(each.cost_ps, env)
-        return cost // _native.choose_grain(cost, evaluate(each.blocks, env), homes, True)[1]
+    def _choose(each: Plan, env: Mapping[str, int], homes: int) -> tuple[int, int, float]:
+        """(blocks per task, homes, predicted picoseconds), by the native function that a tiling node calls."""
+        extents = (each.cost_ps, each.traffic_bytes, each.task_ps, each.blocks)
+        costs = _native.MachineCosts(*SHIPPED.launch_costs)
+        return _native.choose_launch(*(evaluate(extent, env) for extent in extents), homes, True, costs)

@@ -29,14 +29,14 @@ Answers = dict[str, list[float]]
 
 
 class Turns:
-    """The processes of a suite's arms. `python` may name another interpreter for one arm, e.g. one that has a peer."""
+    """The processes of a suite's arms; `arguments` are passed to all of them."""
 
-    def __init__(self, suite: str, arms: Sequence[str], threads: int = 1, python: dict[str, str] | None = None) -> None:
+    def __init__(self, suite: str, arms: Sequence[str], threads: int, arguments: Sequence[str]) -> None:
         self.arms = list(arms)
         environ = {**os.environ, **dict.fromkeys(LIBRARY_THREADS, str(threads))}
         self._processes = {
             arm: subprocess.Popen(
-                [(python or {}).get(arm, sys.executable), suite, "--serve", arm, "--threads", str(threads)],
+                [sys.executable, suite, "--serve", arm, "--threads", str(threads), *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
@@ -77,8 +77,8 @@ class Turns:
 
 
 @contextmanager
-def turns(suite: str, arms: Sequence[str], threads: int = 1) -> Iterator[Turns]:
-    running = Turns(suite, arms, threads)
+def turns(suite: str, arms: Sequence[str], threads: int = 1, arguments: Sequence[str] = ()) -> Iterator[Turns]:
+    running = Turns(suite, arms, threads, arguments)
     try:
         yield running
     finally:

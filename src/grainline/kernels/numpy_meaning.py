@@ -1,7 +1,4 @@
-"""The kernels of this room in NumPy, double precision inside: what tests and benchmarks compare with.
-
-Constants that a kernel writes in f32 are rounded to f32 here too.
-"""
+"""The kernels of this room in NumPy, double precision inside: what tests and benchmarks compare with."""
 
 from __future__ import annotations
 
@@ -11,9 +8,9 @@ from math import erf
 import numpy as np
 
 Array = np.ndarray
-EPSILON = float(np.float32(1e-5))
-SQRT_TWO_OVER_PI = float(np.float32(0.7978845608))
-CUBIC = float(np.float32(0.044715))
+EPSILON = 1e-5
+SQRT_TWO_OVER_PI = 0.7978845608
+CUBIC = 0.044715
 _erf = np.vectorize(erf, otypes=[np.float64])
 
 

@@ -1,0 +1,155 @@
+"""The operator library as a table: every kernel with its NumPy meaning and the accuracy that it keeps.
+
+A kernel is accepted where each written element is within `tolerance` (absolute + relative, TOLERANCE unless stated) of
+its meaning in double precision, and within `ulps` units in the last place. A unit is that of the element itself where
+`unit` is "element"; where sums or differences may cancel it is that of the largest magnitude in the last dimension of
+the result ("row"). f16 and bf16 results may be off by another half unit of their own, their final rounding.
+
+The programs are in the symbols M (rows) and N (width) and, where a kernel has other extents, fixed small numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from grainline.base.dims import symbol
+from grainline.base.dtypes import BF16, F16, F32, F64, DType
+from grainline.kernels import attention, movement, numpy_meaning, pointwise, reductions, rotary, rows
+from grainline.tile.ir import TileProgram
+
+TOLERANCE = 5e-5
+FLOATS = (F32, F64, F16, BF16)
+M, N = symbol("M"), symbol("N")
+KEYS, GROUP, HEADS, WIDTH, VALUE_WIDTH = symbol("K"), 2, 3, 16, 24
+# Thousands of values of both signs average to little: its units are small beside those of what is added.
+ATTENTION_ULPS = 48
+ROOM = 4  # free rows of a cache before an append
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One entry.
+
+    program: element type -> tile program. meaning: the arrays of its views in order, as given -> what the written view
+    must hold, in double precision. ulps 0: bit for bit.
+    """
+
+    program: Callable[[DType], TileProgram]
+    meaning: Callable[..., Array]
+    ulps: float
+    unit: str = "element"
+    dtypes: tuple[DType, ...] = FLOATS
+    tolerance: float = TOLERANCE
+
+
+def _attention(causal: bool, padding: bool) -> Callable[[DType], TileProgram]:
+    def program(_dtype: DType) -> TileProgram:
+        return attention.attention(M, HEADS, GROUP, N, KEYS, WIDTH, VALUE_WIDTH, causal, padding)
+
+    return program
+
+
+def _attended(causal: bool) -> Callable[..., Array]:
+    def meaning(q: Array, k: Array, v: Array, o: Array, mask: Array | None = None) -> Array:
+        batch, heads, group_rows, width = q.shape
+        split = q.reshape(batch, heads * GROUP, group_rows // GROUP, width)
+        return numpy_meaning.attention(split, k, v, causal, mask).reshape(o.shape)
+
+    return meaning
+
+
+def _reduced(kind: str, axes: tuple[int, ...]) -> Kernel:
+    return Kernel(
+        lambda dtype: reductions.reduction(kind, (M, N), axes, dtype),
+        lambda x, y: numpy_meaning.reduction(kind, x, axes),
+        ulps=8 if kind in ("add", "mean") else 0,
+        unit="row",
+    )
+
+
+def _placed(kind: str, axis: int) -> Kernel:
+    return Kernel(
+        lambda dtype: reductions.extreme_place(kind, (M, N), axis, dtype),
+        lambda x, y: numpy_meaning.extreme_place(kind, x, axis),
+        ulps=0,
+    )
+
+
+KERNELS: dict[str, Kernel] = {
+    "rms_norm": Kernel(
+        lambda dtype: rows.rms_norm(M, N, dtype=dtype), lambda x, gamma, y: numpy_meaning.rms_norm(x, gamma), 4
+    ),
+    "layer_norm": Kernel(
+        lambda dtype: rows.layer_norm(M, N, dtype=dtype),
+        lambda x, gamma, beta, y: numpy_meaning.layer_norm(x, gamma, beta),
+        6,
+        "row",
+    ),
+    "softmax": Kernel(lambda dtype: rows.softmax(M, N, dtype), lambda x, y: numpy_meaning.softmax(x), 8),
+    "masked_softmax": Kernel(
+        lambda dtype: rows.masked_softmax(M, N, dtype), lambda x, y: numpy_meaning.masked_softmax(x), 8
+    ),
+    "rope_halves": Kernel(
+        lambda dtype: rotary.rope_halves(M, N, dtype), lambda x, c, s, y: numpy_meaning.rope_halves(x, c, s), 2, "row"
+    ),
+    "rope_interleaved": Kernel(
+        lambda dtype: rotary.rope_interleaved(M, N, dtype),
+        lambda x, c, s, y: numpy_meaning.rope_interleaved(x, c, s),
+        2,
+        "row",
+    ),
+    "swiglu": Kernel(lambda dtype: pointwise.swiglu(M, N, dtype), lambda x, u, y: numpy_meaning.swiglu(x, u), 5),
+    "gelu": Kernel(lambda dtype: pointwise.gelu(M, N, dtype), lambda x, y: numpy_meaning.gelu(x), 6, "row"),
+    "gelu_erf_residual": Kernel(
+        lambda dtype: pointwise.gelu_erf_residual(M, N, dtype),
+        lambda x, u, y: numpy_meaning.gelu_erf_residual(x, u),
+        6,
+        "row",
+    ),
+    "gelu_tanh_residual": Kernel(
+        lambda dtype: pointwise.gelu_tanh_residual(M, N, dtype),
+        lambda x, u, y: numpy_meaning.gelu_tanh_residual(x, u),
+        6,
+        "row",
+    ),
+    "attention": Kernel(_attention(False, False), _attended(False), ATTENTION_ULPS, "row", (F32,)),
+    "attention_causal": Kernel(_attention(True, False), _attended(True), ATTENTION_ULPS, "row", (F32,)),
+    "attention_padded": Kernel(_attention(False, True), _attended(False), ATTENTION_ULPS, "row", (F32,)),
+    "attention_causal_padded": Kernel(_attention(True, True), _attended(True), ATTENTION_ULPS, "row", (F32,)),
+    "sum_columns": _reduced("add", (1,)),
+    "sum_rows": _reduced("add", (0,)),
+    "sum_all": _reduced("add", (0, 1)),
+    "mean_columns": _reduced("mean", (1,)),
+    "max_columns": _reduced("max", (1,)),
+    "min_rows": _reduced("min", (0,)),
+    "argmax_columns": _placed("max", 1),
+    "argmin_rows": _placed("min", 0),
+    "copy": Kernel(lambda dtype: pointwise.copy(M, N, dtype), lambda x, y: x, 0),
+    "transpose": Kernel(lambda dtype: movement.transpose((M, N), (1, 0), dtype), lambda x, y: x.T, 0),
+    "concat_part": Kernel(
+        lambda dtype: movement.concat_part(M, N, N + 5, 3, dtype), lambda x, y: _overwritten(y, x, 3), 0
+    ),
+    "slice_columns": Kernel(
+        lambda dtype: movement.slice_columns(M, 2 * N + 1, N, 1, 2, dtype), lambda x, y: x[:, 1::2], 0
+    ),
+    "pad_columns": Kernel(
+        lambda dtype: movement.pad_columns(M, N, 3, 2, dtype), lambda x, y: numpy_meaning.pad_columns(x, 3, 2), 0
+    ),
+    "gather_rows": Kernel(
+        lambda dtype: pointwise.gather_rows(M, 9, N, dtype), lambda x, index, y: numpy_meaning.gather_rows(x, index), 0
+    ),
+    "cache_append": Kernel(
+        lambda dtype: movement.cache_append(2, HEADS, M + ROOM, M, N, dtype), numpy_meaning.cache_append, 0
+    ),
+}
+
+
+def _overwritten(y: Array, x: Array, offset: int) -> Array:
+    result = y.copy()
+    result[:, offset : offset + x.shape[1]] = x
+    return result
