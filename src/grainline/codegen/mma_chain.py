@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from grainline.base.dims import Expr
-from grainline.base.dtypes import BOOL, F32
+from grainline.base.dtypes import BOOL, F32, I64
 from grainline.codegen.emit import ModuleText, Reg
+from grainline.codegen.evaluate import Evaluator
 from grainline.codegen.kernel import PLACEHOLDER, EmittedKernel, finished, math_form
 from grainline.codegen.mma import emit_mma
 from grainline.codegen.mma_ahead import Runs, ahead_function, claim, fetches, left_runs, right_runs
@@ -30,6 +31,8 @@ from grainline.plan.types import Plan
 from grainline.tile.access import linear_access
 from grainline.tile.ir import Axis
 
+# Leaving out whole multiples of the widest packets leaves the partial sums of the others as they were.
+SEEN_STEP = 64
 # The argument word that differs between the realisations of a chain.
 BLOCK_STRIPS = "strips of a block"
 
@@ -85,7 +88,8 @@ def _stage(chain: Chain, scratch: ChainScratch, number: int) -> _Stage:
     product = chain.stages[number]
     to_strip = product.epilogue_form == "strip"
     stride = linear_access(product.a).coefficient(product.m)
-    form = TileForm(product, number == 0, to_strip, stride, f"p{number}_")
+    takes_depth = number == 1 and chain.seen is not None
+    form = TileForm(product, number == 0, to_strip, stride, f"p{number}_", takes_depth=takes_depth)
     assert product.mma.result is not None
     has_rows = to_strip and not (number == 0 and chain.between.id == product.mma.result.id)
     packed_b, strips, spills = scratch.packed_b[number], scratch.strips[number], scratch.spills[number]
@@ -100,7 +104,8 @@ def _stage_functions(kernel: KernelText, chain: Chain, stage: _Stage) -> None:
         edge_function(kernel, stage.form)
     if stage.has_rows:
         program = stage_rows(chain, stage.product)
-        whole_rows_function(kernel, f"{stage.form.prefix}rows", stage.product, program, stage.spills)
+        takes_columns = stage.number == 0 and chain.seen is not None
+        whole_rows_function(kernel, f"{stage.form.prefix}rows", stage.product, program, stage.spills, takes_columns)
 
 
 def _operands(stages: tuple[_Stage, _Stage]) -> tuple[Runs, ...]:
@@ -158,6 +163,7 @@ class _Strips:
         self, kernel: KernelText, plan: ChainRealisation, stages: tuple[_Stage, _Stage], scratch: ChainScratch
     ) -> None:
         self.together = plan.strips_together
+        self.chain = plan.chain
         self.stages = stages
         self.scratch = scratch
         batch = plan.chain.first.batch
@@ -188,10 +194,30 @@ class _Strips:
         w.function.when(Reg(self.fetches, BOOL), [], lambda: self._ahead(first))
         each(self._claim)
         each(self._pack_a)
+        seen = self._seen(first, after)
         for stage in self.stages:
-            self._product(stage, each, w.less(w.sub(after, first), "2"))
+            self._product(stage, each, w.less(w.sub(after, first), "2"), seen)
             if stage.has_rows:
-                each(partial(self._finish_rows, stage))
+                each(partial(self._finish_rows, stage, seen))
+
+    def _seen(self, first: str, after: str) -> str:
+        """How many columns the rows of the strips first..after-1 see at most; a multiple of SEEN_STEP, or all."""
+        w, chain = self.w, self.chain
+        n = w.extent(chain.first.n.extent)
+        if chain.seen is None:
+            return n
+        evaluator = Evaluator(w.function, chain.first.program, w.arguments)
+        evaluator.enter({axis: Reg(name, I64) for axis, name in self.batch.items()})
+
+        def row(index: Reg, most: list[Reg]) -> list[Reg]:
+            evaluator.enter({chain.first.m: index})
+            seen = w.add(evaluator.value(chain.seen).text, "1")  # type: ignore[arg-type]
+            evaluator.leave()
+            return [Reg(w.larger(most[0].text, seen), I64)]
+
+        start, stop = (Reg(self.rows.at(w, strip)[0], I64) for strip in (first, after))
+        most = w.function.loop(start, stop, 1, [Reg("0", I64)], row)[0].text
+        return w.smaller(w.round_down(w.add(most, str(SEEN_STEP - 1)), SEEN_STEP), n)
 
     def _ahead(self, first: str) -> list[Reg]:
         """Fetches the share of this group in the next batch element."""
@@ -211,34 +237,45 @@ class _Strips:
                 start = address(w, store.view, access, {**self.batch, product.m: first})
                 claim(w, start, rows, store, product)
 
-    def _product(self, stage: _Stage, each: Callable[[Callable[[str, str], None]], None], alone: str) -> None:
-        """One product of all strips of the group, chunk by chunk of its columns."""
+    def _product(
+        self, stage: _Stage, each: Callable[[Callable[[str, str], None]], None], alone: str, seen: str
+    ) -> None:
+        """One product of all strips of the group, chunk by chunk of its columns.
+
+        The columns of the first one that are `seen`, and as many k of the second.
+        """
         w, right = self.w, stage.right()
+        columns, end, depth = right.columns, w.extent(stage.product.n.extent), ""
+        if stage.number == 0:
+            columns, end = w.smaller(columns, seen), seen
+        elif stage.form.takes_depth:
+            depth = seen
         # A strip alone takes all columns at once: only then may it have one or two rows, with wide groups.
-        step = w.choose(alone, w.larger(right.columns, "1"), str(CHUNK_PANELS * PANEL))
+        step = w.choose(alone, w.larger(columns, "1"), str(CHUNK_PANELS * PANEL))
 
         def chunk(at: str) -> None:
-            width = w.smaller(w.sub(right.columns, at), step)
+            width = w.smaller(w.sub(columns, at), step)
             start = w.at(right.base, w.mul(w.binary("lshr", at, "4"), right.panel_stride))
             b = (start, right.row_stride, right.panel_stride)
-            each(lambda strip, slot: self._multiply(stage, strip, slot, b, at, width))
+            each(lambda strip, slot: self._multiply(stage, strip, slot, b, (at, width, depth)))
 
-        w.loop_by("0", right.columns, step, chunk)
+        w.loop_by("0", columns, step, chunk)
         if stage.product.b_form == "rows":
-            rest = w.sub(w.extent(stage.product.n.extent), right.columns)
+            rest = w.sub(end, right.columns)
             tail = (right.tail, str(PANEL), "0")
-            each(lambda strip, slot: self._multiply(stage, strip, slot, tail, right.columns, rest))
+            each(lambda strip, slot: self._multiply(stage, strip, slot, tail, (right.columns, rest, depth)))
 
     def _multiply(
-        self, stage: _Stage, strip: str, slot: str, b: tuple[str, str, str], column: str, columns: str
+        self, stage: _Stage, strip: str, slot: str, b: tuple[str, str, str], place: tuple[str, str, str]
     ) -> None:
-        """Calls the tile function of the strip's row count for `columns` columns from `column` on."""
-        w = self.w
+        """Calls the tile function of the strip's row count at `place`: (first column, columns, depth or "")."""
+        w, (column, columns, depth) = self.w, place
         first, rows = self.rows.at(w, strip)
         ldc = w.extent(stage.row) if stage.form.to_strip else "0"
         left = self._left(stage, first, rows, slot)
         arguments = f"ptr %args, ptr {left}, ptr {b[0]}, i64 {b[1]}, i64 {b[2]}, i64 {columns}, i64 {ldc}"
         arguments += "".join(f", ptr {p}" for p in self._outputs(stage, first, slot, column))
+        arguments += f", i64 {depth}" if depth else ""
         call_tile(w, stage.form.prefix, rows, arguments)
 
     def _left(self, stage: _Stage, first: str, rows: str, slot: str) -> str:
@@ -281,10 +318,12 @@ class _Strips:
         start = w.at("%scratch", w.extent(stage.strips))
         return w.at(start, w.mul(w.mul(w.extent(stage.row), str(STRIP_ROWS)), slot))
 
-    def _finish_rows(self, stage: _Stage, strip: str, slot: str) -> None:
-        """Runs the row-wise code on the finished rows of a strip."""
+    def _finish_rows(self, stage: _Stage, seen: str, strip: str, slot: str) -> None:
+        """Runs the row-wise code on the finished rows of a strip; after the first product on what they see."""
         w = self.w
         first, rows = self.rows.at(w, strip)
         operands = ["ptr %args", "ptr %scratch", f"ptr {self._strip_slot(stage, slot)}", f"i64 {first}", f"i64 {rows}"]
         operands += [f"i64 {name}" for name in self.batch.values()]
+        if stage.number == 0 and self.chain.seen is not None:
+            operands.append(f"i64 {seen}")
         w.call_or_leave(f"{stage.form.prefix}rows", operands)

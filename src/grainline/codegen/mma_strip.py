@@ -29,7 +29,7 @@ def rows_function(kernel: KernelText, plan: Realisation) -> None:
     fixed = [("ptr", "scratch"), ("ptr", "strip"), *(("i64", n) for n in ("first", "count", "column", "columns"))]
     w = kernel.internal("rows", [*fixed, *(("i64", f"x{i}") for i in range(len(product.batch)))], "i32")
     program, strip, row = epilogue_program(product, scratch.strip_row)
-    columns, coordinates = product.n, _batch_coordinates(product)
+    columns, coordinates = product.n, batch_coordinates(product)
     if product.offers_columns:
         start, columns = Axis("first column", 1), Axis("column", _RANGE_COLUMNS)
         program = _shifted(program, product.n, columns, start)
@@ -40,20 +40,28 @@ def rows_function(kernel: KernelText, plan: Realisation) -> None:
 
 
 def whole_rows_function(
-    kernel: KernelText, name: str, product: Product, rows: tuple[TileProgram, View, Axis], spills: int | Expr
+    kernel: KernelText,
+    name: str,
+    product: Product,
+    rows: tuple[TileProgram, View, Axis],
+    spills: int | Expr,
+    takes_columns: bool,
 ) -> None:
-    """`i32 @name(args, scratch, strip, first, count, batch coordinates...)`: the program `rows` on whole rows.
+    """`i32 @name(args, scratch, strip, first, count, batch coordinates..., columns)`: the program `rows` on whole rows,
+    or on their first `columns` elements.
 
     `rows` is (program of one row, view of the strip, axis of rows in the strip), as `epilogue_program` gives it.
     """
     fixed = [("ptr", "scratch"), ("ptr", "strip"), ("i64", "first"), ("i64", "count")]
-    w = kernel.internal(name, [*fixed, *(("i64", f"x{i}") for i in range(len(product.batch)))], "i32")
+    last = [("i64", "columns")] if takes_columns else []
+    w = kernel.internal(name, [*fixed, *(("i64", f"x{i}") for i in range(len(product.batch))), *last], "i32")
     program, strip, row = rows
     w.arguments.bind(strip, "%strip")
-    _each_row(w, program, product.n, _batch_coordinates(product), (row, product.m), spills, strip)
+    count = Reg("%columns", I64) if takes_columns else None
+    _each_row(w, program, product.n, batch_coordinates(product), (row, product.m), spills, strip, count)
 
 
-def _batch_coordinates(product: Product) -> dict[Axis, Reg]:
+def batch_coordinates(product: Product) -> dict[Axis, Reg]:
     return {axis: Reg(f"%x{i}", I64) for i, axis in enumerate(product.batch)}
 
 
@@ -65,14 +73,18 @@ def _each_row(
     rows: tuple[Axis, Axis],
     spills: int | Expr,
     strip: View,
+    count: Reg | None = None,
 ) -> None:
-    """The program for rows 0..count-1 of the strip; `rows` are the axes of the strip's and of the matrix' rows."""
+    """The program for rows 0..count-1 of the strip; `rows` are the axes of the strip's and of the matrix' rows.
+
+    `count`: only so many columns.
+    """
     evaluator = Evaluator(w.function, program, w.arguments)
     evaluator.roomy = strip
     evaluator.enter(coordinates)
     mapping, place = row_mapping(columns), w.at("%scratch", w.extent(spills))
     body = RowBody(evaluator, schedule_rows(program, columns), mapping.width, mapping.unroll, place)
-    body.prepare()
+    body.prepare(count)
 
     def one(index: str) -> None:
         evaluator.enter({rows[0]: Reg(index, I64), rows[1]: Reg(w.add("%first", index), I64)})

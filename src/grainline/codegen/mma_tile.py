@@ -30,7 +30,7 @@ class TileForm:
     packs_a: A arrives as [k][6], else as rows (one row is always read in place). to_strip: finished columns go to a
     strip in scratch whose rows are padded to whole panels; else the register epilogue runs. prefix: starts the names
     of the functions of this product, where a kernel has two. fetches_ahead: the functions take the lines that they
-    fetch for later.
+    fetch for later. takes_depth: they take how many k they contract, which may be fewer than B has.
     """
 
     product: Product
@@ -39,6 +39,7 @@ class TileForm:
     a_row_stride: int | Expr
     prefix: str = ""
     fetches_ahead: bool = False
+    takes_depth: bool = False
 
     def pointers(self) -> tuple[str, ...]:
         count = 1 if self.to_strip else len(streams_of(self.product))
@@ -55,7 +56,8 @@ class TileForm:
     def parameters(self) -> list[tuple[str, str]]:
         fixed = [("ptr", "a"), ("ptr", "b"), ("i64", "brow"), ("i64", "bpanel"), ("i64", "cols"), ("i64", "ldc")]
         ahead = [("ptr", "ahead"), ("i64", "pace")] if self.fetches_ahead else []
-        return fixed + [("ptr", name[1:]) for name in self.pointers()] + ahead
+        depth = [("i64", "depth")] if self.takes_depth else []
+        return fixed + [("ptr", name[1:]) for name in self.pointers()] + ahead + depth
 
 
 def tile_function(kernel: KernelText, form: TileForm, rows: int) -> None:
@@ -125,11 +127,12 @@ def _contract(w: Writer, form: TileForm, a_rows: list[str], bases: list[str], sh
 
     # One panel has few FMAs per k to hide the loop behind, several have enough.
     unroll = 4 if len(bases) == 1 else 2
-    whole = w.round_down(w.extent(extent), unroll)
+    depth = "%depth" if form.takes_depth else w.extent(extent)
+    whole = w.round_down(depth, unroll)
     accumulators = run("0", whole, unroll, accumulators)
-    if isinstance(extent, int):
+    if isinstance(extent, int) and not form.takes_depth:
         return _k_steps(w, form, (a_rows, bases, share), accumulators, whole, extent % unroll)
-    return run(whole, w.extent(extent), 1, accumulators)
+    return run(whole, depth, 1, accumulators)
 
 
 def _k_steps(

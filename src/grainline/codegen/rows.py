@@ -56,10 +56,10 @@ class RowBody:
         is_free = self.schedule.axis not in flow.axes_of(operation) and all(o.op != "reduce" for o in cone)
         return operation.op == "load" and is_free
 
-    def prepare(self) -> None:
-        """Computes what depends on n only; call before the loop over programs."""
+    def prepare(self, count: Reg | None = None) -> None:
+        """Computes what depends on n only; call before the loop over programs. `count` elements of n, or all."""
         f, axis = self.f, self.schedule.axis
-        self.count = self.ev.arguments.extent(axis.extent)
+        self.count = self.ev.arguments.extent(axis.extent) if count is None else count
         self.main_stop = self._floor(self.count, self.lanes)
         self.full_stop = self._floor(self.count, self.width)
         self.rest = f.sub(self.count, self.full_stop)

@@ -57,6 +57,6 @@ def _weights(p: ProgramBuilder, score: Value, valid: Value | None, n: Axis) -> V
         weight = p.exp(score - p.max(score, n))
         return weight * p.reciprocal(p.sum(weight, n))
     masked = p.select(valid, score, p.const(MASKED))
-    weight = p.select(valid, p.exp(masked - p.max(masked, n)), p.const(0.0))
+    weight = p.select(valid, p.exp(masked - p.reduce("max", masked, n, init=MASKED)), p.const(0.0))
     total = p.sum(weight, n)
     return weight * p.reciprocal(p.select(p.eq(total, 0.0), p.const(1.0), total))

@@ -33,6 +33,7 @@ from grainline.plan.panels import PANEL, STRIP_ROWS
 from grainline.plan.row_schedule import schedule_rows
 from grainline.plan.target import Target
 from grainline.plan.types import MMA, Mapping, Plan, PlanError, PlannerOptions, PlanResult
+from grainline.plan.visible import last_seen
 from grainline.tile.access import Dataflow
 from grainline.tile.ir import Affine, Axis, Operation, Tile, TileProgram, View
 
@@ -51,6 +52,7 @@ SCRATCH_LIMIT_BYTES = 4 << 20
 class Chain:
     """Two products over the same rows; `between` is the left operand of the second, made from rows of the first.
 
+    `seen`: columns of a row after this scalar count for nothing (see `plan.visible`); None: all of them count.
     Invariants: both have the same batch axes and rows; second.k is first.n; nothing after the second product reads
     the rows of the first; right operands are not packed ahead.
     """
@@ -59,6 +61,7 @@ class Chain:
     first: Product
     second: Product
     between: Tile
+    seen: Tile | None = None
 
     @property
     def stages(self) -> tuple[Product, Product]:
@@ -77,7 +80,8 @@ def describe_chain(program: TileProgram) -> Chain | MmaRefusal:
         return MmaRefusal(f"the first product: {first.reason}")
     if isinstance(second, MmaRefusal):
         return MmaRefusal(f"the second product: {second.reason}")
-    chain = Chain(program, replace(first, epilogue_form="strip"), second, two.operands[0])
+    seen = last_seen(first.program, two.operands[0], first.n)
+    chain = Chain(program, replace(first, epilogue_form="strip"), second, two.operands[0], seen)
     return _refuse_chain(chain) or chain
 
 
