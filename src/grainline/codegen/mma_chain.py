@@ -174,6 +174,8 @@ class _Strips:
         self.w = kernel.internal("strips", parameters, "i32")
         self.batch: dict[Axis, str] = {axis: f"%x{i}" for i, axis in enumerate(batch)}
         self.rows = StripRows.of(self.w, plan.chain.first)
+        if self.chain.seen is not None:
+            self.seen_slots = self.w.function.prologue(f"alloca [{self.together} x i64], align 8")
 
     def emit(self) -> None:
         w = self.w
@@ -198,26 +200,44 @@ class _Strips:
         for stage in self.stages:
             self._product(stage, each, w.less(w.sub(after, first), "2"), seen)
             if stage.has_rows:
-                each(partial(self._finish_rows, stage, seen))
+                each(partial(self._finish_rows, stage))
 
     def _seen(self, first: str, after: str) -> str:
-        """How many columns the rows of the strips first..after-1 see at most; a multiple of SEEN_STEP, or all."""
+        """How many columns the rows of the strips first..after-1 see at most. The number of each strip is kept."""
         w, chain = self.w, self.chain
         n = w.extent(chain.first.n.extent)
         if chain.seen is None:
             return n
+
+        def strip(index: Reg, most: list[Reg]) -> list[Reg]:
+            rows = self._seen_by_rows(index.text, w.add(index.text, "1"))
+            here = w.smaller(w.round_down(w.add(rows, str(PANEL - 1)), PANEL), n)
+            w.function.do(f"store i64 {here}, ptr {self._seen_slot(w.sub(index.text, first))}, align 8")
+            return [Reg(w.larger(most[0].text, here), I64)]
+
+        return w.function.loop(Reg(first, I64), Reg(after, I64), 1, [Reg("0", I64)], strip)[0].text
+
+    def _seen_by_rows(self, first: str, after: str) -> str:
+        """The columns that one of the rows of the strips first..after-1 sees, counted from the left."""
+        w, chain = self.w, self.chain
         evaluator = Evaluator(w.function, chain.first.program, w.arguments)
         evaluator.enter({axis: Reg(name, I64) for axis, name in self.batch.items()})
 
         def row(index: Reg, most: list[Reg]) -> list[Reg]:
+            assert chain.seen is not None
             evaluator.enter({chain.first.m: index})
-            seen = w.add(evaluator.value(chain.seen).text, "1")  # type: ignore[arg-type]
+            seen = w.add(evaluator.value(chain.seen).text, "1")
             evaluator.leave()
             return [Reg(w.larger(most[0].text, seen), I64)]
 
         start, stop = (Reg(self.rows.at(w, strip)[0], I64) for strip in (first, after))
-        most = w.function.loop(start, stop, 1, [Reg("0", I64)], row)[0].text
-        return w.smaller(w.round_down(w.add(most, str(SEEN_STEP - 1)), SEEN_STEP), n)
+        return w.function.loop(start, stop, 1, [Reg("0", I64)], row)[0].text
+
+    def _seen_slot(self, slot: str) -> str:
+        return self.w.function.pointer(self.seen_slots, Reg(slot, I64), 8)
+
+    def _seen_by(self, slot: str) -> str:
+        return self.w.function.raw(f"load i64, ptr {self._seen_slot(slot)}, align 8")
 
     def _ahead(self, first: str) -> list[Reg]:
         """Fetches the share of this group in the next batch element."""
@@ -240,16 +260,11 @@ class _Strips:
     def _product(
         self, stage: _Stage, each: Callable[[Callable[[str, str], None]], None], alone: str, seen: str
     ) -> None:
-        """One product of all strips of the group, chunk by chunk of its columns.
-
-        The columns of the first one that are `seen`, and as many k of the second.
-        """
+        """One product of all strips of the group, chunk by chunk of its columns; of the first one those `seen`."""
         w, right = self.w, stage.right()
-        columns, end, depth = right.columns, w.extent(stage.product.n.extent), ""
+        columns, end = right.columns, w.extent(stage.product.n.extent)
         if stage.number == 0:
             columns, end = w.smaller(columns, seen), seen
-        elif stage.form.takes_depth:
-            depth = seen
         # A strip alone takes all columns at once: only then may it have one or two rows, with wide groups.
         step = w.choose(alone, w.larger(columns, "1"), str(CHUNK_PANELS * PANEL))
 
@@ -257,26 +272,32 @@ class _Strips:
             width = w.smaller(w.sub(columns, at), step)
             start = w.at(right.base, w.mul(w.binary("lshr", at, "4"), right.panel_stride))
             b = (start, right.row_stride, right.panel_stride)
-            each(lambda strip, slot: self._multiply(stage, strip, slot, b, (at, width, depth)))
+            each(lambda strip, slot: self._multiply(stage, strip, slot, b, at, width))
 
         w.loop_by("0", columns, step, chunk)
         if stage.product.b_form == "rows":
             rest = w.sub(end, right.columns)
             tail = (right.tail, str(PANEL), "0")
-            each(lambda strip, slot: self._multiply(stage, strip, slot, tail, (right.columns, rest, depth)))
+            each(lambda strip, slot: self._multiply(stage, strip, slot, tail, right.columns, rest))
 
     def _multiply(
-        self, stage: _Stage, strip: str, slot: str, b: tuple[str, str, str], place: tuple[str, str, str]
+        self, stage: _Stage, strip: str, slot: str, b: tuple[str, str, str], column: str, columns: str
     ) -> None:
-        """Calls the tile function of the strip's row count at `place`: (first column, columns, depth or "")."""
-        w, (column, columns, depth) = self.w, place
+        """Calls the tile function of the strip's row count for `columns` columns from `column` on.
+
+        Of the first product only the columns that the strip sees, of the second as many k.
+        """
+        w, depth = self.w, ""
+        if self.chain.seen is not None and stage.number == 0:
+            columns = w.smaller(columns, w.sub(self._seen_by(slot), column))
+        elif stage.form.takes_depth:
+            depth = f", i64 {self._seen_by(slot)}"
         first, rows = self.rows.at(w, strip)
         ldc = w.extent(stage.row) if stage.form.to_strip else "0"
         left = self._left(stage, first, rows, slot)
         arguments = f"ptr %args, ptr {left}, ptr {b[0]}, i64 {b[1]}, i64 {b[2]}, i64 {columns}, i64 {ldc}"
         arguments += "".join(f", ptr {p}" for p in self._outputs(stage, first, slot, column))
-        arguments += f", i64 {depth}" if depth else ""
-        call_tile(w, stage.form.prefix, rows, arguments)
+        call_tile(w, stage.form.prefix, rows, arguments + depth)
 
     def _left(self, stage: _Stage, first: str, rows: str, slot: str) -> str:
         """The left rows of a strip: packed (a single row is read in place), or the finished strip before."""
@@ -318,12 +339,16 @@ class _Strips:
         start = w.at("%scratch", w.extent(stage.strips))
         return w.at(start, w.mul(w.mul(w.extent(stage.row), str(STRIP_ROWS)), slot))
 
-    def _finish_rows(self, stage: _Stage, seen: str, strip: str, slot: str) -> None:
-        """Runs the row-wise code on the finished rows of a strip; after the first product on what they see."""
+    def _finish_rows(self, stage: _Stage, strip: str, slot: str) -> None:
+        """Runs the row-wise code on the finished rows of a strip; after the first product on what they see.
+
+        Whole steps of SEEN_STEP: columns that were not computed hold anything, and a `select` drops them.
+        """
         w = self.w
         first, rows = self.rows.at(w, strip)
         operands = ["ptr %args", "ptr %scratch", f"ptr {self._strip_slot(stage, slot)}", f"i64 {first}", f"i64 {rows}"]
         operands += [f"i64 {name}" for name in self.batch.values()]
         if stage.number == 0 and self.chain.seen is not None:
-            operands.append(f"i64 {seen}")
+            steps = w.round_down(w.add(self._seen_by(slot), str(SEEN_STEP - 1)), SEEN_STEP)
+            operands.append(f"i64 {w.smaller(steps, w.extent(stage.product.n.extent))}")
         w.call_or_leave(f"{stage.form.prefix}rows", operands)

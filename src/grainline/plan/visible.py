@@ -1,8 +1,8 @@
 """Which columns a row of a chain sees: keys that a causal mask hides need no work at all.
 
-`last_seen` proves, from the code between two products alone, that the weights of all columns after a scalar S of the row
-are exactly 0 and that leaving these columns out changes no value: every reduction over the columns adds a selected 0,
-or takes the maximum of a selected constant that its initial value already is. The pattern is
+`last_seen` proves, from the code between two products alone, that the weights of all columns after a scalar S of the
+row are exactly 0 and that leaving these columns out changes no value: every reduction over the columns adds a selected
+0, or takes the maximum of a selected constant that its initial value already is. The pattern is
 
     valid = column <= S;  weight = select(valid, ..., 0);  max(select(valid, x, c), init c);  sum(weight)
 """
