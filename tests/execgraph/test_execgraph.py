@@ -71,7 +71,7 @@ def random_linear_extension(graph: ExecuteGraph, seed: int) -> list:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_place_of_a_node_in_its_container_says_nothing(seed: int) -> None:
+def test_R03_the_place_of_a_node_in_its_container_says_nothing(seed: int) -> None:
     graph = random_graph(seed)
     main = list(graph.main)
     random.Random(seed).shuffle(main)
