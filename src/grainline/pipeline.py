@@ -20,14 +20,15 @@ from typing import Any
 
 from grainline import saved
 from grainline.base import dims, log, progress
-from grainline.base.knobs import Options
+from grainline.base.knobs import Options, is_multi_worker
 from grainline.codegen.cache import ObjectCache, open_cache
 from grainline.codegen.compile import Kernel, compile_kernels, entry_name
 from grainline.codegen.kernel import EmittedKernel, emit
 from grainline.codegen.llvm import assembly
 from grainline.compiled import CompiledModel
 from grainline.execgraph.ir import ExecuteGraph, Variant
-from grainline.execgraph.passes import optimise
+from grainline.execgraph.passes import PassOptions, optimise
+from grainline.execgraph.passes.remove_launch_free_edge import explain as explain_edges
 from grainline.graph.ir import Graph
 from grainline.graph.lookups import lookups_of
 from grainline.graph.passes import run_passes
@@ -68,11 +69,15 @@ def compile_graph(
         lowered = lower(graph, kernels.backend())
     with step("compile"):
         compiled = compile_kernels(kernels.emitted(), store)
-    explanation = "\n".join([*lowered.notes, "", *kernels.explain(compiled)])
+    with step("tidy"):
+        passes = PassOptions(is_multi_worker=is_multi_worker(workers=options.workers))
+        execute_graph = optimise(lowered.graph, passes, after=show_execute_graph)
+    edges = explain_edges(execute_graph) if passes.is_multi_worker else []
+    explanation = "\n".join([*lowered.notes, *edges, "", *kernels.explain(compiled)])
     with step("pack and load"):
         addresses = {symbol: kernel.address for symbol, kernel in compiled.items()}
         executor = ModelExecutor(
-            optimise(lowered.graph, after=show_execute_graph),
+            execute_graph,
             addresses,
             keep_alive=compiled,
             threads=options.threads or 0,

@@ -5,8 +5,9 @@ model's description; the machine code is found through the kernel entries it nam
 entries are hash-checked (see `codegen/cache.py`), which is what makes unpickling them as safe as running their code.
 
 The key covers the model (content of bytes; path, size, times and inode of a file), the memory that its limits were
-made for, the processor, the LLVM wheel, and every source file of this package. Weights are not stored: a recipe says
-where in the model they lie and what is computed from them. A model with host operators or external data is not saved.
+made for, whether its graph is for several workers, the processor, the LLVM wheel, and every source file of this
+package. Weights are not stored: a recipe says where in the model they lie and what is computed from them. A model with
+host operators or external data is not saved.
 Whatever goes wrong while loading means "not saved".
 """
 
@@ -26,7 +27,7 @@ from typing import Any
 
 from grainline.base import log
 from grainline.base.files import stamp
-from grainline.base.knobs import Options
+from grainline.base.knobs import Options, is_multi_worker
 from grainline.base.memory import memory_bytes
 from grainline.codegen.cache import ObjectCache, open_cache
 from grainline.compiled import CompiledModel
@@ -89,7 +90,8 @@ def locate(source: Any, options: Options) -> Spot | None:
     store = open_cache(None if options.cache_dir is None else Path(options.cache_dir))
     if identity is None or store.folder is None:
         return None
-    digest = hashlib.sha256(repr((identity, memory_bytes(), _environment())).encode()).hexdigest()
+    shape = is_multi_worker(workers=options.workers)  # its graph has other kernels and fewer edges
+    digest = hashlib.sha256(repr((identity, memory_bytes(), shape, _environment())).encode()).hexdigest()
     return Spot(store, f"model-{digest}", data)
 
 

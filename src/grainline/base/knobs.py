@@ -251,6 +251,10 @@ def chosen_executor(
     return asked, 0
 
 
-def is_multi_worker(environ: Mapping[str, str] | None = None) -> bool:
-    """Whether mixed nodes are split and Free edges may go: several workers, and not several streams."""
-    return not ENABLE_DYNAMIC_SHAPE_MULTI_STREAM.read(environ) and MAX_RUNTIME_CORE_NUMBER.read(environ) > 1
+def is_multi_worker(environ: Mapping[str, str] | None = None, workers: int | None = None) -> bool:
+    """Whether mixed nodes are split and Free edges may go: several workers, and not several streams.
+
+    `workers` as in resolved options; None: MAX_RUNTIME_CORE_NUMBER says.
+    """
+    number = MAX_RUNTIME_CORE_NUMBER.read(environ) if workers is None else workers
+    return number > 1 and not ENABLE_DYNAMIC_SHAPE_MULTI_STREAM.read(environ)
