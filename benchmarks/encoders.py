@@ -5,6 +5,8 @@
 A row is one cell (model, batch x length, threads). Ratios are grainline's time over the peer's, by round: median and
 10th-90th percentile. `A/A` is grainline over grainline. `diff` is the largest absolute difference to onnxruntime.
 One thread is timed by its processor time, which other work on the machine disturbs less; two threads by the wall clock.
+`floor` is the time of the fp32 model's multiply-adds alone at the rate of a loop of independent FMAs, measured in front
+of the table: nothing that keeps one fp32 chain per sum can be faster.
 """
 
 from __future__ import annotations
@@ -18,13 +20,15 @@ from typing import Any
 
 import numpy as np
 from common import ENCODERS, encoder_feeds, machine, model_path, print_table, verdict
+from matmul import peak_loop
 
 from grainline.tools import arms
 from grainline.tools.benching import feed_all
 
+LAYERS, WIDTH, HIDDEN = 3, 384, 1536  # of the fp32 encoder
 SHAPES = ((1, 8), (1, 32), (1, 128), (8, 128))
 PLAIN_BOUND, OPTIMISED_BOUND = 0.75, 0.85
-HEAD = ("model", "shape", "threads", "grainline ms", "A/A", "onnxruntime ms", "ratio", f"<= {PLAIN_BOUND}",
+HEAD = ("model", "shape", "threads", "floor ms", "grainline ms", "A/A", "onnxruntime ms", "ratio", f"<= {PLAIN_BOUND}",
         "optimised ms", "ratio ", f"<= {OPTIMISED_BOUND}", "diff")  # fmt: skip
 
 
@@ -56,6 +60,17 @@ def largest_difference(ours: arms.Arm, peer: arms.Arm, folder: str) -> float:
         with np.load(path) as archive:
             results.append([archive[name] for name in archive.files])
     return max(float(np.max(np.abs(a.astype(np.float64) - b))) for a, b in zip(*results) if a.size)
+
+
+def floor_ms(batch: int, length: int, threads: int, gflops: float) -> float:
+    """Four projections, two products of the feed-forward part and two of attention, per layer."""
+    per_token = 4 * WIDTH**2 + 2 * WIDTH * HIDDEN + 2 * length * WIDTH
+    return 2 * LAYERS * batch * length * per_token / (gflops * threads) / 1e6
+
+
+def fma_gflops() -> float:
+    measure = peak_loop()
+    return float(np.median([measure() for _ in range(9)]))
 
 
 def p50_ms(arm: arms.Arm) -> str:
@@ -92,7 +107,8 @@ def measure(title: str, path: str, threads: int, options: argparse.Namespace, fo
         for shape in options.shapes:
             clock = "cpu" if threads == 1 else "wall"
             row = cell(running, names, shape, clock, options)
-            rows.append([title, f"({shape[0]},{shape[1]})", f"{threads} {clock}", *row])
+            floor = f"{floor_ms(*shape, threads, options.gflops):.2f}" if "fp32" in title else "-"
+            rows.append([title, f"({shape[0]},{shape[1]})", f"{threads} {clock}", floor, *row])
     return rows
 
 
@@ -108,6 +124,7 @@ def main() -> None:
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--shapes", type=parse_shapes, default=list(SHAPES))
     options = parser.parse_args()
+    options.gflops = fma_gflops()
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for title, package in ENCODERS.items():
@@ -115,8 +132,11 @@ def main() -> None:
                 for threads in map(int, options.threads.split(",")):
                     rows += measure(title, model_path(package), threads, options, folder)
     print_table("Encoders: latency", HEAD, rows)
-    missed = [row for row in rows if "NO" in row]
-    print(f"\n{machine()}\n{options.rounds} rounds of {options.seconds} s; cells that miss a bound: {len(missed)}")
+    missed = sum("NO" in row for row in rows)
+    print(
+        f"\n{machine()}\nFMA rate {options.gflops:.0f} GFLOP/s a core; {options.rounds} rounds of {options.seconds} s"
+    )
+    print(f"cells that miss a bound: {missed}")
 
 
 if __name__ == "__main__":
