@@ -4,9 +4,23 @@ import math
 
 import numpy as np
 import pytest
+from harness import Compiled
 
-from grainline.codegen.math.measure import LANES, PROMISED, REFERENCE, VectorFunction, worst, worst_power
+from grainline.base.dims import symbol
+from grainline.base.dtypes import F32
+from grainline.codegen.math.measure import (
+    LANES,
+    PROMISED,
+    PROMISED_ACCURATE,
+    REFERENCE,
+    VectorFunction,
+    ulp_error,
+    worst,
+    worst_power,
+)
 from grainline.plan.target import Target, host_target
+from grainline.plan.types import PlannerOptions
+from grainline.tile.build import ProgramBuilder
 
 STEP = 4099  # every STEPth float; docs/vector-math.md is written with a finer sample
 
@@ -24,6 +38,13 @@ def avx2_target():
 def test_error_stays_below_the_promise(name, kind):
     error, at = worst(name, STEP, None if kind == "host" else avx2_target())
     assert error <= PROMISED[name], f"{name}({at!r}) is off by {error} ULP"
+
+
+@pytest.mark.parametrize("name", sorted(PROMISED_ACCURATE))
+@pytest.mark.parametrize("kind", ["host", "avx2"])
+def test_the_accurate_tier_stays_below_its_promise(name, kind):
+    error, at = worst(name, STEP, None if kind == "host" else avx2_target(), is_accurate=True)
+    assert error <= PROMISED_ACCURATE[name], f"{name}({at!r}) is off by {error} ULP"
 
 
 def test_pow_stays_below_its_promise():
@@ -64,11 +85,18 @@ def test_bits_do_not_depend_on_the_lane_count(name):
         ("softplus", math.inf, math.inf),
         ("sin", -0.0, -0.0),
         ("cos", 0.0, 1.0),
+        ("rsqrt", 0.0, math.inf),
+        ("rsqrt", math.inf, 0.0),
+        ("rsqrt", 4.0, 0.5),
+        ("tanh", 1e-40, 1e-40),
+        ("sin", 1e-40, 1e-40),
+        ("exp", 1e-40, 1.0),
     ],
 )
-def test_special_values_are_exact_in_every_lane(name, x, y):
+@pytest.mark.parametrize("is_accurate", [False, True], ids=["default", "accurate"])
+def test_special_values_are_exact_in_every_lane(name, x, y, is_accurate):
     random = np.random.default_rng(1).normal(size=LANES).astype(np.float32)
-    function = VectorFunction(name)
+    function = VectorFunction(name, is_accurate=is_accurate)
     for lane in range(LANES):
         values = np.abs(random)
         values[lane] = x
@@ -87,3 +115,21 @@ def test_nan_stays_nan_and_touches_no_other_lane(name):
         found = function(dirty)
         assert np.isnan(found[lane])
         assert np.delete(found, lane).tobytes() == np.delete(clean, lane).tobytes()
+
+
+def test_a_plan_asks_for_the_tier():
+    p = ProgramBuilder("sigmoid")
+    c = p.root("n", symbol("N"))
+    p.store(
+        p.view("y", F32, (symbol("N"),), access="write"),
+        (c,),
+        p.sigmoid(p.load(p.view("x", F32, (symbol("N"),)), (c,))),
+    )
+    program, x = p.finish(), np.linspace(-90, 90, 20_001, dtype=np.float32)
+    errors = {}
+    for tier in ("default", "accurate"):
+        y = np.empty_like(x)
+        # the view that is written comes first
+        assert Compiled(program, PlannerOptions(math=tier)).launch([y, x], {"N": x.size}) == 0
+        errors[tier] = ulp_error(y, REFERENCE["sigmoid"](x.astype(np.float64))).max()
+    assert errors["accurate"] <= PROMISED_ACCURATE["sigmoid"] < errors["default"] <= PROMISED["sigmoid"]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from grainline.base.dtypes import BF16, BOOL, F16, F32, F64, I32, I64, DType
 from grainline.codegen.emit import FunctionText, Reg, constant
-from grainline.codegen.math import emit_math, names
+from grainline.codegen.math import double, emit_math, names
 
 FAULT_INDEX = 1
 FAULT_DIVISION = 2
@@ -99,6 +99,8 @@ def _float(f: FunctionText, op: str, args: tuple[Reg, ...]) -> Reg:
         return f.intrinsic(ROUNDINGS[op], a)
     if op == "neg":
         return f.reg(f"fneg {a.typed}", a.dtype, a.lanes)
+    if op == "rsqrt" and f.module.math.is_accurate and a.dtype == F32:
+        return double.rsqrt(f, a)
     if op == "rsqrt":
         return f.binary("fdiv", one, rounded(f, f.intrinsic("sqrt", a)))
     if op == "reciprocal":

@@ -97,9 +97,13 @@ def i64(value: int) -> Reg:
 
 @dataclass(frozen=True, slots=True)
 class MathForm:
-    """How the vector functions of a module are realised. has_scalef: AVX-512 multiplies by powers of two at once."""
+    """How the vector functions of a module are realised.
+
+    has_scalef: AVX-512 multiplies by powers of two at once. is_accurate: the slower tier of `math.double`.
+    """
 
     has_scalef: bool = False
+    is_accurate: bool = False
 
 
 class ModuleText:

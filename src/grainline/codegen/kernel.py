@@ -63,8 +63,8 @@ def emit(plan: Plan) -> EmittedKernel:
 
 
 def math_form(plan: Plan) -> MathForm:
-    """The vector functions that suit a plan's target."""
-    return MathForm(has_scalef=plan.target.has_avx512)
+    """The vector functions that suit a plan's target, in the tier that it asks for."""
+    return MathForm(plan.target.has_avx512, plan.math == "accurate")
 
 
 def finished(module: ModuleText, words: tuple[Expr, ...], plan: Plan) -> EmittedKernel:

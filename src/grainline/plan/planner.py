@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping as Table
+from dataclasses import replace
 
 from grainline.base.dims import Expr, ceil_div, product, symbols
 from grainline.plan.cost import TYPICAL_EXTENT, CalibratedExecutionCostPolicy, launch_cost, traffic_bytes
@@ -47,7 +48,8 @@ def plan(
     if any(o.op == "mma" for o in program.operations()) and options.mapping != WHOLE:
         from grainline.plan.mma_chain import plan_products
 
-        return plan_products(program, target, options)
+        found = plan_products(program, target, options)
+        return replace(found, variants=tuple(replace(each, math=options.math) for each in found.variants))
     program = simplify(program)
     execution = execution or execution_target(program, target, options)
     policy = options.cost_policy or CalibratedExecutionCostPolicy()
@@ -93,6 +95,7 @@ def _plan(program: TileProgram, target: Target, options: PlannerOptions, chosen:
         reason=reason,
         blocks_per_task=candidate.blocks_per_task,
         switches=options.switches,
+        math=options.math,
     )
 
 

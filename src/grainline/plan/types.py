@@ -35,6 +35,7 @@ class PlannerOptions:
     packet_width           W, the lanes of a packet
     aliasing               what is known of the memory of different views, see `tile.access.clobbers`: "in_place" is
                            what the engine's own reuse of memory does, "any" is safe for whatever a caller passes
+    math                   the tier of vector functions: "default" or "accurate"
     """
 
     block_size: int = 0
@@ -56,6 +57,8 @@ class PlannerOptions:
     @property
     def switches(self) -> Switches:
         return Switches(self.aliasing, self.fuse_load_reduction, self.fuse_expression_reduction)
+
+    math: str = "default"
 
     @staticmethod
     def origin() -> PlannerOptions:
@@ -153,6 +156,7 @@ class Plan:
     task_ps: int | Expr = 0
     blocks_per_task: int = 0
     switches: Switches = DEFAULT_SWITCHES
+    math: str = "default"
 
 
 @dataclass(frozen=True, slots=True)

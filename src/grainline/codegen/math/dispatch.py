@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from grainline.base.dtypes import BF16, F16, F32, F64, DType
 from grainline.codegen.emit import FunctionText, Reg, constant
-from grainline.codegen.math import exponential, powers, ratios, trigonometry
+from grainline.codegen.math import double, exponential, powers, ratios, trigonometry
 
 SINGLE: dict[str, Callable[..., Reg]] = {
     "exp": exponential.exp,
@@ -22,20 +22,24 @@ SINGLE: dict[str, Callable[..., Reg]] = {
 }
 
 
+ACCURATE = SINGLE | {"sigmoid": double.sigmoid, "tanh": double.tanh, "erf": double.erf}
+
+
 def names() -> tuple[str, ...]:
     return tuple(SINGLE)
 
 
 def emit_math(f: FunctionText, name: str, *args: Reg) -> Reg:
-    """The function `name` of the arguments, in their element type; f16 goes through f32."""
+    """The function `name` of the arguments, in their element type; f16 goes through f32. The module says which tier."""
     dtype = args[0].dtype
+    single = (ACCURATE if f.module.math.is_accurate else SINGLE)[name]
     if dtype == F64:
         return _double(f, name, args)
     if dtype == F16:
         wide = [f.convert("fpext", a, F32) for a in args]
-        return f.convert("fptrunc", SINGLE[name](f, *wide), F16)
+        return f.convert("fptrunc", single(f, *wide), F16)
     if dtype in (F32, BF16):
-        result = SINGLE[name](f, *(_as(a, F32) for a in args))
+        result = single(f, *(_as(a, F32) for a in args))
         return _as(result, dtype)
     raise TypeError(f"{name} is not defined for {dtype}")
 

@@ -15,7 +15,7 @@ def pow(f: FunctionText, x: Reg, y: Reg) -> Reg:
     size = f.convert("fpext", f.intrinsic("fabs", x), F64)
     exponent = f.convert("fpext", y, F64)
     product = f.binary("fmul", exponent, _log2(f, size))
-    value = f.convert("fptrunc", _exp2(f, product), F32)
+    value = f.convert("fptrunc", exp2(f, product), F32)
     return _special(f, x, y, value)
 
 
@@ -33,7 +33,7 @@ def _log2(f: FunctionText, x: Reg) -> Reg:
     return f.select(f.compare("fcmp olt", x, like(x, float("inf"))), value, x)
 
 
-def _exp2(f: FunctionText, x: Reg) -> Reg:
+def exp2(f: FunctionText, x: Reg) -> Reg:
     clamped = at_most(f, at_least(f, x, -EXPONENT_LIMIT), EXPONENT_LIMIT)
     n = f.intrinsic("rint", clamped)
     part = horner(f, f.binary("fsub", clamped, n), EXP2_DOUBLE)
