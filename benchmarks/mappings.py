@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from common import machine, print_table
 
-from grainline.evidence.operators import OPERATORS, Operator, Shape
+from grainline.evidence.operators import ROW_OPERATORS, Operator, Shape
 from grainline.evidence.realise import Bound, bind, realise
 from grainline.plan.planner import plan
 from grainline.plan.target import host_target
@@ -77,9 +77,9 @@ def main() -> None:
     rows = []
     for text in options.shapes.split(","):
         rows_count, n = (int(part) for part in text.split("x"))
-        for name, operator in OPERATORS.items():
-            dims = (rows_count, n + n % 2) if name == "rope" else (rows_count, n)
-            rows.append(row(name, dims, measure(operator, dims, options.rounds)))
+        for operator in ROW_OPERATORS:
+            dims = (rows_count, n + n % 2) if operator.name == "rope" else (rows_count, n)
+            rows.append(row(operator.name, dims, measure(operator, dims, options.rounds)))
     head = ("operator", "shape", "local us", *(f"{arm} / local" for arm in ARMS if arm != "local"))
     print_table("Mappings and fusion", head, rows)
 

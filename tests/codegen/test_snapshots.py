@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from grainline.base.dims import evaluate, symbol
 from grainline.base.dtypes import F32
+from grainline.codegen.bind import aliasing_of
 from grainline.plan.types import PlanError, PlannerOptions
 from grainline.tile.build import ProgramBuilder, affine
 from grainline.tile.interp import interpret
@@ -156,6 +157,46 @@ def test_random_effects_on_overlapping_views(seed, starts, n, mapping, width):
     found = run_on_shared_memory(random_effects(seed), memory, starts, {"N": n}, options)
     if found is not None:
         np.testing.assert_array_equal(found[1], found[0])
+
+
+def bound_views(program, memory, starts, env):
+    sizes = [int(np.prod([evaluate(d, env) for d in view.shape])) for view in program.views]
+    return [memory[start : start + size] for start, size in zip(starts, sizes, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("starts", "expected"),
+    [((0, 40), "none"), ((0, 0), "in_place"), ((0, 1), "any"), ((5, 0), "any"), ((0, 19), "any")],
+)
+def test_the_memory_of_the_arguments_chooses_the_variant(starts, expected):
+    program = shifted(20)
+    memory = np.random.default_rng(0).normal(size=80).astype(np.float32)
+    assert aliasing_of(program, bound_views(program, memory, starts, {})) == expected
+    for mapping in MAPPINGS:
+        options = PlannerOptions(mapping=mapping, aliasing=expected)
+        found = run_on_shared_memory(program, memory, starts, {}, options)
+        np.testing.assert_allclose(found[1], found[0], rtol=1e-6)
+
+
+def test_arguments_that_are_read_alone_may_be_one_array():
+    p = ProgramBuilder("square")
+    i = p.root("i", 9)
+    x, y, z = p.view("x", F32, (9,)), p.view("y", F32, (9,)), p.view("z", F32, (9,), access="write")
+    p.store(z, (i,), p.load(x, (i,)) * p.load(y, (i,)))
+    memory = np.ones(18, np.float32)
+    assert aliasing_of(p.finish(), [memory[:9], memory[:9], memory[9:]]) == "none"
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10**9), starts=st.tuples(*[st.sampled_from((0, 1, 8, 40, 80))] * 3))
+def test_the_chosen_variant_is_safe(seed, starts):
+    note(f"seed {seed}")
+    program, env = random_effects(seed), {"N": 37}
+    memory = np.random.default_rng(seed).normal(size=120).astype(np.float32)
+    options = PlannerOptions(aliasing=aliasing_of(program, bound_views(program, memory, starts, env)))
+    found = run_on_shared_memory(program, memory, starts, env, options)
+    assert found is not None
+    np.testing.assert_array_equal(found[1], found[0])
 
 
 @pytest.mark.parametrize("seed", range(5))

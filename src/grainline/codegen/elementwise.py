@@ -46,7 +46,7 @@ def apply(f: FunctionText, op: str, args: tuple[Reg, ...], faults: Faults = Faul
     """The elementwise operation `op` (not cast) of registers of one lane count."""
     if op == "select":
         return f.select(*args)
-    if op in MATH and args[0].dtype.is_float:
+    if op in MATH:
         f.module.math_calls[op] += 1
     if op in FLOAT_COMPARE:
         return _compare(f, op, *args)

@@ -8,10 +8,12 @@ from grainline.codegen.emit import FunctionText, Reg, constant, memory_type
 LINE_BYTES = 64
 
 
-def load(f: FunctionText, pointer: str, dtype: DType, lanes: int = 0, mask: Reg | None = None) -> Reg:
+def load(
+    f: FunctionText, pointer: str, dtype: DType, lanes: int = 0, mask: Reg | None = None, is_private: bool = False
+) -> Reg:
     """`lanes` consecutive elements (0: one scalar); masked-off lanes touch no memory and read 0."""
     kind = memory_type(dtype, lanes)
-    f.module.accesses["load " + _access_kind(lanes, mask)] += 1
+    f.module.accesses["load " + _access_kind(lanes, mask, is_private)] += 1
     if mask is None:
         return _from_memory(f, f.raw(f"load {kind}, ptr {pointer}, align {dtype.size_bytes}"), dtype, lanes)
     mask = f.splat(mask, lanes)
@@ -28,10 +30,10 @@ def store_past_caches(f: FunctionText, pointer: str, value: Reg) -> None:
     f.do(f"store {kind} {text}, ptr {pointer}, align {LINE_BYTES}, !nontemporal !{{i32 1}}")
 
 
-def store(f: FunctionText, pointer: str, value: Reg, mask: Reg | None = None) -> None:
+def store(f: FunctionText, pointer: str, value: Reg, mask: Reg | None = None, is_private: bool = False) -> None:
     dtype, lanes = value.dtype, value.lanes
     kind, text = memory_type(dtype, lanes), _to_memory(f, value)
-    f.module.accesses["store " + _access_kind(lanes, mask)] += 1
+    f.module.accesses["store " + _access_kind(lanes, mask, is_private)] += 1
     if mask is None:
         f.do(f"store {kind} {text}, ptr {pointer}, align {dtype.size_bytes}")
         return
@@ -65,7 +67,9 @@ def scatter(f: FunctionText, base: str, offsets: Reg, value: Reg, mask: Reg | No
     f.do(f"call void @{name}({kind} {text}, {place}, {chosen.typed})")
 
 
-def _access_kind(lanes: int, mask: Reg | None) -> str:
+def _access_kind(lanes: int, mask: Reg | None, is_private: bool = False) -> str:
+    if is_private:
+        return "private"
     if not lanes:
         return "scalar"
     return "contiguous" if mask is None else "masked"

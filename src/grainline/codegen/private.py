@@ -39,12 +39,13 @@ class Array:
             return memory.gather(f, self.base, offsets, dtype, inside)
         place = self._place(slot)
         if inside is None:
-            return memory.load(f, place, dtype, self.lanes)
+            return memory.load(f, place, dtype, self.lanes, is_private=True)
         zero = constant(0, dtype, self.lanes)
-        return f.when(inside, [zero], lambda: [memory.load(f, place, dtype, self.lanes)])[0]
+        return f.when(inside, [zero], lambda: [memory.load(f, place, dtype, self.lanes, is_private=True)])[0]
 
     def write(self, coordinates: Sequence[Reg], value: Reg) -> None:
-        memory.store(self.f, self._place(self._slot(coordinates)), self.f.splat(value, self.lanes))
+        place = self._place(self._slot(coordinates))
+        memory.store(self.f, place, self.f.splat(value, self.lanes), is_private=True)
 
     def inside(self, coordinates: Sequence[Reg]) -> Reg:
         """Whether each coordinate lies in the tile."""

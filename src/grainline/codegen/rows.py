@@ -164,7 +164,8 @@ class RowBody:
             ev.value(store.operands[0])
         results = [self._accumulate(o, total) for o, total in zip(row_pass.reductions, carried, strict=True)]
         for spill, value in zip(row_pass.spills, kept, strict=True):
-            memory.store(f, self._spill_address(spill, index), value, self._spill_mask(spill))
+            place = self._spill_address(spill, index)
+            memory.store(f, place, value, self._spill_mask(spill), is_private=spill.row is None)
         for store in row_pass.stores:
             ev.store(store)
         ev.lanes, ev.mask = 0, None
@@ -191,7 +192,7 @@ class RowBody:
                 assert index is not None
                 place = self._spill_address(spill, index)
                 mask = self._spill_mask(spill)
-                self.ev.remember(tile, memory.load(self.f, place, tile.dtype, self.ev.lanes, mask))
+                self.ev.remember(tile, memory.load(self.f, place, tile.dtype, self.ev.lanes, mask, spill.row is None))
                 continue
             stack.extend(operands_of(self.ev.flow.define(tile)))
 

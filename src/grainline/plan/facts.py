@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from grainline.base.dims import Expr
 
 #: the kinds of `RealisedFacts.accesses`; each appears as "load KIND" or "store KIND"
-ACCESS_KINDS = ("scalar", "contiguous", "masked", "indexed")
+ACCESS_KINDS = ("scalar", "contiguous", "masked", "indexed", "private")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,8 @@ class RealisedFacts:
     packets_in_flight  packets of the widest main body
     direct_control_flow  branches are scalar: no lane has a program counter of its own
     full_packet_body   a body without an active-lane mask exists for complete packets
-    accesses           "load contiguous" -> emitted instructions; masked: contiguous under a mask, indexed: per lane
+    accesses           "load contiguous" -> emitted instructions; masked: contiguous under a mask, indexed: lane by
+                       lane, private: a row or slot of the workspace
     math_calls         primitive (exp, tanh, div, ...) -> emitted vector evaluations
     workspace_bytes    scratch of one home
     code_bytes         machine code, 0 until compiled

@@ -14,6 +14,7 @@ indices is copied to scratch before the first store.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import inf
 
 from grainline.plan.switches import DEFAULT_SWITCHES, Switches
@@ -56,6 +57,7 @@ class RowSchedule:
         return sum(spill.row is None for spill in self.spills)
 
 
+@lru_cache(maxsize=32)
 def schedule_rows(program: TileProgram, axis: Axis, switches: Switches = DEFAULT_SWITCHES) -> RowSchedule:
     """The passes of a program whose only tile axis is `axis`."""
     return _Scheduler(program, axis, switches).run()

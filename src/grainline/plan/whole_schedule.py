@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from grainline.base.dims import Expr, product
 from grainline.plan.row_schedule import DEAR, RECOMPUTE_LIMIT
@@ -64,7 +65,8 @@ class WholeSchedule:
         return sum((a.copy_bytes * a.copies for a in self.arrays.values()), 0)
 
 
-def schedule_whole(program: TileProgram, aliasing: str) -> WholeSchedule:
+@lru_cache(maxsize=32)
+def schedule_whole(program: TileProgram, aliasing: str = "in_place") -> WholeSchedule:
     """The segments and private arrays of a program; `aliasing` as in `tile.access.clobbers`."""
     return _Scheduler(program, aliasing).run()
 

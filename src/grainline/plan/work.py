@@ -7,13 +7,15 @@ table of `cost.py` turns kinds of work into time.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from grainline.base.dims import Expr, product
 from grainline.plan.row_schedule import DEAR, schedule_rows
 from grainline.plan.types import LOCAL, Mapping
-from grainline.tile.access import Dataflow, index_axes, linear_access
-from grainline.tile.ir import Axis, Operation, TileProgram
+from grainline.plan.whole_schedule import schedule_whole
+from grainline.tile.access import Dataflow, index_axes, linear_access, operands_of
+from grainline.tile.ir import Axis, Operation, Tile, TileProgram
 
 
 @dataclass(slots=True)
@@ -72,41 +74,67 @@ def _local_work(program: TileProgram, mapping: Mapping) -> Work:
 
 
 def _whole_work(program: TileProgram, mapping: Mapping) -> Work:
-    work, flow = Work(), Dataflow(program)
+    """Recipes count in every loop nest that evaluates them; kept tiles once, with what is written and read of them."""
+    work, flow, bound = Work(), Dataflow(program), program.bound_axes
     lane = mapping.lane_axis
-    uses = _loop_evaluations(program, flow)
-    for operation in program.body:
-        times = uses.get(id(operation), 1)
-        varies = lane is not None and lane in flow.axes_of(operation)
-        if operation.op == "reduce":
-            volume = product(a.extent for a in operation.operands[0].space)
-            work.add(volume, "cheap")
+    kept = schedule_whole(program).arrays
+    uses = _loop_evaluations(flow, kept)
+    for operation, repeats in _with_repeats(program.body, 1):
+        if operation.region is not None:
+            for tile in operation.region.carried:
+                _charge_private(work, repeats * _extent_of(operation.axis), tile)
             continue
-        if not varies and operation.op != "store":
+        if operation.result is not None and operation.result.id in kept:
+            _charge_private(work, repeats * (1 + uses.pop(id(operation), 0)), operation.result)
+        if operation.op in ("reduce", "mma"):
+            volume = product(a.extent for tile in operation.operands[:1] for a in tile.space)
+            work.add(volume * repeats, "cheap")
+            continue
+        varies = lane is not None and lane in flow.axes_of(operation)
+        if operation.op == "stage" or (not varies and operation.op != "store"):
             continue
         space = operation.result.space if operation.result is not None else index_axes(operation)
-        volume = product(a.extent for a in space if a not in program.roots)
-        for _ in range(times):
+        volume = product(a.extent for a in space if a not in bound) * repeats
+        for _ in range(uses.get(id(operation), 1)):
             _charge(work, volume, operation, access_kind(operation, flow, lane))
     return work
 
 
-def _loop_evaluations(program: TileProgram, flow: Dataflow) -> dict[int, int]:
-    """How many loops evaluate each tile operation: one per reduction or store over tile axes that reaches it."""
+def _with_repeats(body: Sequence[Operation], repeats: int | Expr) -> Iterator[tuple[Operation, int | Expr]]:
+    """Every operation with how often the loops around it run it."""
+    for operation in body:
+        yield operation, repeats
+        if operation.region is not None:
+            yield from _with_repeats(operation.region.body, repeats * _extent_of(operation.axis))
+
+
+def _extent_of(axis: Axis | None) -> int | Expr:
+    return 1 if axis is None else axis.extent
+
+
+def _charge_private(work: Work, times: int | Expr, tile: Tile) -> None:
+    """`times` copies of a tile between registers and its private array; carried scalars stay in registers."""
+    if tile.space:
+        work.add(times * product(axis.extent for axis in tile.space), "contiguous", tile.dtype.size_bytes)
+
+
+def _loop_evaluations(flow: Dataflow, kept: Container[int]) -> dict[int, int]:
+    """How many loop nests evaluate each tile operation, or read it where it is kept."""
     counts: dict[int, int] = {}
-    for effect in program.body:
-        if effect.op not in ("reduce", "store"):
+    for effect in flow.operations:
+        is_kept = effect.result is not None and effect.result.id in kept
+        if effect.op not in ("reduce", "mma", "store") and not is_kept:
             continue
-        stack, seen = list(effect.operands), set()
+        stack, seen = list(operands_of(effect)), set()
         while stack:
             tile = stack.pop()
-            if tile.id in seen or not tile.space:
+            operation = flow.define(tile)
+            if tile.id in seen or not tile.space or operation.region is not None:
                 continue
             seen.add(tile.id)
-            operation = flow.define(tile)
             counts[id(operation)] = counts.get(id(operation), 0) + 1
-            if operation.op != "reduce":
-                stack.extend(operation.operands)
+            if operation.op not in ("reduce", "mma") and tile.id not in kept:
+                stack.extend(operands_of(operation))
     return counts
 
 
