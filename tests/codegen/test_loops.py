@@ -211,6 +211,20 @@ def test_dear_values_of_several_nests_are_computed_once():
     check(compiled.plan.program, [floats(37, 20), np.zeros((37, 20), np.float32)], {"M": 37}, compiled=compiled)
 
 
+def test_dear_values_before_a_loop_are_computed_once():
+    p = ProgramBuilder("powers")
+    r, k, a = p.root("rows", M), p.axis("k", K), p.axis("n", N)
+    x, y = p.view("x", F32, (M, N)), p.view("y", F32, (M, N), access="write")
+    step = p.exp(p.load(x, (r, a)) * 0.25)
+    (total,) = p.serial(k, (p.splat(p.const(1.0), (a,)),), lambda t: t * step)
+    p.store(y, (r, a), total)
+    compiled = Compiled(round_trip(p.finish()))
+    assert compiled.emitted.facts.math_calls["exp"] == 2, "before the loop, in the full packet and in the tail"
+    for m, n, count in ((1, 3, 0), (18, 5, 7)):
+        arrays = [floats(m, n), np.ones((m, n), np.float32)]
+        check(compiled.plan.program, arrays, {"M": m, "N": n, "K": count}, compiled=compiled)
+
+
 def test_a_program_without_room_for_its_arrays_is_refused_with_the_number():
     from grainline.plan.planner import plan
     from grainline.plan.target import host_target

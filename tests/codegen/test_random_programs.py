@@ -43,7 +43,7 @@ def test_random_program_matches_the_interpreter(mapping, seed, width):
         check(program, data(program, env, seed), env, compiled=compiled, rtol=2e-4, atol=2e-4)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(seed=seeds, n=st.sampled_from((1, 2, 9, 33)), aliasing=st.sampled_from(("none", "in_place", "any")))
 def test_random_loops_match_the_interpreter(seed, n, aliasing):
     note(f"seed {seed}")

@@ -25,21 +25,27 @@ MAPPINGS = ("local", "whole")
 
 
 def run_on_shared_memory(program, memory, starts, env, options):
-    """Both executions on copies of `memory`; view k begins at element starts[k]. None when the mapping is refused."""
+    """What `both` gives; None when the mapping is refused."""
     try:
         compiled = Compiled(program, options)
     except PlanError:
         return None
+    return both(program, compiled, memory, starts, env)
+
+
+def both(program, compiled, memory, starts, env):
+    """Memory after the interpreter and after the kernel, from copies of `memory`; view k begins at element starts[k]."""
     results = []
     for run in (lambda views: interpret(program, views, env), lambda views: compiled.launch(views, env)):
         own = memory.copy()
-        views = []
-        for view, start in zip(program.views, starts, strict=True):
-            size = int(np.prod([evaluate(d, env) for d in view.shape]))
-            views.append(own[start : start + size])
-        assert run(views) == 0
+        assert run(bound_views(program, own, starts, env)) == 0
         results.append(own)
     return results
+
+
+def bound_views(program, memory, starts, env):
+    sizes = [int(np.prod([evaluate(d, env) for d in view.shape])) for view in program.views]
+    return [memory[start : start + size] for start, size in zip(starts, sizes, strict=True)]
 
 
 def shifted(n: int | None) -> TileProgram:
@@ -58,16 +64,12 @@ def shifted(n: int | None) -> TileProgram:
 @pytest.mark.parametrize("mapping", MAPPINGS)
 def test_shifted_views_of_one_buffer(mapping, width):
     program = shifted(None)
-    compiled = 0
+    compiled = Compiled(program, PlannerOptions(mapping=mapping, aliasing="any", packet_width=width))
     for n in (1, 2, 3, 15, 16, 17, 40, 100):
         for shift in (-1, 0, 1, 5):
             memory = np.random.default_rng(n).normal(size=n + 16).astype(np.float32)
-            options = PlannerOptions(mapping=mapping, aliasing="any", packet_width=width)
-            found = run_on_shared_memory(program, memory, (8, 8 + shift), {"N": n}, options)
-            assert found is not None
-            np.testing.assert_allclose(found[1], found[0], rtol=1e-6, err_msg=f"{n} elements, shifted by {shift}")
-            compiled += 1
-    assert compiled == 32
+            want, found = both(program, compiled, memory, (8, 8 + shift), {"N": n})
+            np.testing.assert_allclose(found, want, rtol=1e-6, err_msg=f"{n} elements, shifted by {shift}")
 
 
 def test_no_alias_code_reads_rows_where_they_are():
@@ -157,11 +159,6 @@ def test_random_effects_on_overlapping_views(seed, starts, n, mapping, width):
     found = run_on_shared_memory(random_effects(seed), memory, starts, {"N": n}, options)
     if found is not None:
         np.testing.assert_array_equal(found[1], found[0])
-
-
-def bound_views(program, memory, starts, env):
-    sizes = [int(np.prod([evaluate(d, env) for d in view.shape])) for view in program.views]
-    return [memory[start : start + size] for start, size in zip(starts, sizes, strict=True)]
 
 
 @pytest.mark.parametrize(

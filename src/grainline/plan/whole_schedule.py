@@ -8,8 +8,8 @@ A tile is a *recipe*, evaluated per element inside the loop that needs it, unles
 array [slot][lane] where it is defined. Kept are
 * tiles that are indexed freely (`extract`), running sums that are not carried by their only store,
 * loads (a load is a snapshot) that a store may change before a recipe reads them, and what crosses a stage cut,
-* values that cost more than RECOMPUTE_LIMIT and would be computed again: in several nests, or under a loop that they do
-  not vary over; arrays of pure convenience must be small.
+* values that cost more than RECOMPUTE_LIMIT and would be computed again: in every iteration of a loop that they do not
+  vary over, or in several nests; arrays of pure convenience must be small.
 Tiles that a loop carries have two arrays, so that all of the next values exist before one of the present is lost.
 """
 
@@ -244,12 +244,13 @@ class _Scheduler:
     def _is_computed_again(self, operation: Operation, seen: list[_Visit]) -> bool:
         result = operation.result
         assert result is not None
-        cost = self._cost(result)
+        cost, home = self._cost(result), self.home[result.id]
+        iterates = any(loop not in home.depth for visit in seen for loop in visit.draft.depth)
         repeats = len({visit.nest for visit in seen}) > 1 or any(_is_under_foreign(result, v.axes) for v in seen)
-        if not repeats or cost <= RECOMPUTE_LIMIT:
+        if cost <= RECOMPUTE_LIMIT or not (iterates or repeats):
             return False
         volume = product(axis.extent for axis in result.space)
-        return cost >= NESTED_COST or (isinstance(volume, int) and volume <= CONVENIENT_ELEMENTS)
+        return iterates or cost >= NESTED_COST or (isinstance(volume, int) and volume <= CONVENIENT_ELEMENTS)
 
     def _cost(self, tile: Tile) -> int:
         """Of one element of a recipe."""
