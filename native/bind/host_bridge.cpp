@@ -65,16 +65,18 @@ PyObject* call_python(const HostContext& context, const RunState& state, const H
 }
 
 bool keep_error(HostContext& context, RunState& state) {
-  context.error = take_error();
+  const Ref error = take_error();
+  // Of the workers of one run the first one counts, as for the status; the GIL orders them.
+  if (!context.error) context.error = Ref::borrow(error.get());
   // Whatever a cancelled operation made of the exception, the run was cancelled.
   if (state.is_cancellable && state.terminate->load(std::memory_order_relaxed) != 0) {
     state.fail(StatusCode::cancelled, "the run was cancelled");
     return false;
   }
-  const Ref text(PyObject_Str(context.error.get()));
+  const Ref text(PyObject_Str(error.get()));
   const char* message = text ? PyUnicode_AsUTF8(text.get()) : nullptr;
   PyErr_Clear();
-  const std::string kind = Py_TYPE(context.error.get())->tp_name;
+  const std::string kind = Py_TYPE(error.get())->tp_name;
   state.fail(StatusCode::host_failed,
              message != nullptr && *message ? kind + ": " + message : kind);
   return false;

@@ -10,16 +10,24 @@ namespace {
 
 using Clock = std::vector<uint32_t>;  // per worker: steps that are known to be done
 
-// The worker of each node; normal nodes are dealt in turn.
+bool infers_shapes(const NodeRow& row) {
+  return kernel_types()[static_cast<size_t>(row.kernel)].name == "InferShape";
+}
+
+// The worker of each node; normal nodes are dealt in turn, but one worker infers all shapes: what
+// is known of later groups is common to them.
 std::vector<uint32_t> place_nodes(const Program& program, size_t workers) {
   std::vector<uint32_t> placed;
   size_t turn = 0;
-  for (const NodeWorkers& row : program.node_workers) {
+  for (size_t node = 0; node < program.node_rows.size(); ++node) {
+    const NodeWorkers& row = program.node_workers[node];
     const auto wanted = static_cast<WorkerClass>(workers == 3 ? row.worker_of_three : row.worker);
     if (wanted == WorkerClass::memory)
       placed.push_back(WorkerPlan::kMemory);
     else if (wanted == WorkerClass::launch || workers == 2)
       placed.push_back(WorkerPlan::kCaller);
+    else if (infers_shapes(program.node_rows[node]))
+      placed.push_back(2);
     else
       placed.push_back(static_cast<uint32_t>(2 + turn++ % (workers - 2)));
   }

@@ -1,5 +1,8 @@
 // Every executor computes what the node array from front to back computes, whatever fails when.
 #include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <new>
 #include <random>
 #include <string>
 #include <vector>
@@ -9,6 +12,18 @@
 
 using namespace grainline;
 using namespace grainline::test;
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// Counts what the whole test program asks for.
+static std::atomic<size_t> news{0};
+void* operator new(size_t size_bytes) {
+  ++news;
+  if (void* memory = std::malloc(size_bytes)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+#endif
 
 namespace {
 
@@ -124,6 +139,48 @@ TEST(executor_events_come_in_pairs_and_respect_the_edges) {
     }
   }
 }
+
+TEST(executor_one_worker_infers_all_shapes) {
+  std::vector<ToyNode> nodes;
+  for (int i = 0; i < 20; ++i) nodes.push_back({i % 2 ? "HostCall" : "InferShape", {}, {}});
+  const auto program = program_of(nodes);
+  const WorkerPlan plan(*program, 5);
+  bool is_spread = false;
+  for (size_t node = 0; node < 20; ++node) {
+    if (node % 2 == 0) EXPECT(plan.worker_of[node] == 2, "shapes are inferred one after the other");
+    is_spread |= node % 2 == 1 && plan.worker_of[node] > 2;
+  }
+  EXPECT(is_spread, "the other normal nodes are dealt in turn");
+}
+
+TEST(executor_a_step_waits_only_where_nothing_implies_it) {
+  // Two memory nodes, then a launch of both, then a launch of the first: one wait is enough.
+  const auto program = program_of({{"AllocMemory", {}, {}},
+                                   {"AllocMemory", {}, {}},
+                                   {"Launch", {0, 1}, {}},
+                                   {"Launch", {0, 2}, {}},
+                                   {"FreeMemory", {2, 3}, {}}});
+  const WorkerPlan plan(*program, 3);
+  EXPECT(plan.workers[WorkerPlan::kCaller].waits.size() == 1, "the later allocation implies all");
+  EXPECT(plan.workers[WorkerPlan::kMemory].waits.size() == 1, "the later launch implies the other");
+  EXPECT(!plan.workers[WorkerPlan::kMemory].steps[0].is_awaited, "nobody awaits the first");
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST(executor_runs_allocate_nothing) {
+  std::mt19937_64 random(kSeed);
+  const auto program = random_program(random, 40);
+  for (const ExecutorOptions& options : kOthers) {
+    ToyRun run(program, options);
+    EXPECT(run.run().is_ok(), "the first run makes threads");
+    bool are_ok = true;
+    const size_t before = news;
+    for (int turn = 0; turn < 300; ++turn) are_ok &= run.run().is_ok();
+    const bool is_quiet = news == before;
+    EXPECT(are_ok && is_quiet, label(options, kSeed).c_str());
+  }
+}
+#endif
 
 // ---- control flow -------------------------------------------------------------------------------
 

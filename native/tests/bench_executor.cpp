@@ -1,0 +1,142 @@
+// Prints what the executors cost per empty node, per edge between workers, and what the exact
+// relations cost per event. Medians of many rounds, in nanoseconds. No test.
+#include <algorithm>
+#include <cstdio>
+#include <random>
+#include <vector>
+
+#include "base/clock.h"
+#include "program_fixture.h"
+
+using namespace grainline;
+using namespace grainline::test;
+
+namespace {
+
+bool nothing(RunState&, const Node&) { return false; }
+
+template <typename Body>
+double median_ns(int rounds, double per, Body body) {
+  std::vector<double> samples;
+  for (int round = 0; round < rounds; ++round) {
+    const int64_t begin_ns = now_ns();
+    body();
+    samples.push_back(static_cast<double>(now_ns() - begin_ns) / per);
+  }
+  std::ranges::sort(samples);
+  return samples[samples.size() / 2];
+}
+
+void row(const char* what, double ns) { std::printf("%-58s %10.2f ns\n", what, ns); }
+
+std::vector<ToyNode> chain(size_t nodes, std::vector<std::string_view> kernels) {
+  std::vector<ToyNode> toys;
+  for (size_t i = 0; i < nodes; ++i) {
+    toys.push_back({kernels[i % kernels.size()], {}, {}, nothing});
+    if (i > 0) toys.back().before.push_back(static_cast<int64_t>(i - 1));
+  }
+  return toys;
+}
+
+std::vector<ToyNode> random_edges(size_t nodes, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<ToyNode> toys;
+  for (size_t i = 0; i < nodes; ++i) {
+    toys.push_back({"Launch", {}, {}, nothing});
+    for (size_t k = random() % 3; k-- > 0 && i > 0;)
+      toys.back().before.push_back(static_cast<int64_t>(random() % i));
+  }
+  return toys;
+}
+
+double per_node(const std::vector<ToyNode>& nodes, const ExecutorOptions& options) {
+  ToyRun run(program_of(nodes), options);
+  const int repeats = static_cast<int>(400'000 / nodes.size());
+  return median_ns(31, static_cast<double>(nodes.size()) * repeats, [&] {
+    for (int i = 0; i < repeats; ++i) static_cast<void>(run.run().is_ok());
+  });
+}
+
+void bench_nodes() {
+  for (const size_t nodes : {size_t{200}, size_t{4000}}) {
+    std::printf("%zu empty nodes, per node\n", nodes);
+    const auto line = chain(nodes, {"Launch"});
+    const auto graph = random_edges(nodes, 1);
+    row("  sequential, chain", per_node(line, {ExecutorKind::sequential, 0, 1}));
+    row("  sequential, random edges", per_node(graph, {ExecutorKind::sequential, 0, 1}));
+    row("  topological, chain", per_node(line, {ExecutorKind::topological, 0, 1}));
+    row("  topological, random edges", per_node(graph, {ExecutorKind::topological, 0, 1}));
+    row("  priority topological, random edges",
+        per_node(graph, {ExecutorKind::priority_topological, 0, 1}));
+  }
+}
+
+// Every node waits for the one before it on the other worker: nothing but edges that cross.
+void bench_edges() {
+  constexpr size_t kNodes = 20'000;
+  const auto line = chain(kNodes, {"FreeMemory", "Launch"});
+  ToyRun two(program_of(line), {ExecutorKind::multi_worker, 2, 1});
+  row("critical edge between two workers",
+      median_ns(31, kNodes, [&] { static_cast<void>(two.run().is_ok()); }));
+  const auto within = chain(kNodes, {"Launch"});
+  ToyRun alone(program_of(within), {ExecutorKind::multi_worker, 2, 1});
+  row("multi-worker, edge within a worker, per node",
+      median_ns(31, kNodes, [&] { static_cast<void>(alone.run().is_ok()); }));
+  ToyRun one(program_of(chain(2, {"FreeMemory", "Launch"})), {ExecutorKind::multi_worker, 2, 1});
+  row("a run of two nodes on two workers (wakes one thread)",
+      median_ns(201, 1, [&] { static_cast<void>(one.run().is_ok()); }));
+}
+
+// launches: a row of one launch per Free.
+void bench_relations() {
+  constexpr size_t kNodes = 1000, kRepeats = 100'000;
+  IdRows rows{{0}, {}};
+  for (size_t node = 0; node < kNodes; ++node) {
+    if (node % 4 == 0) rows.ids.push_back(static_cast<int64_t>(node + 1));
+    rows.offsets.push_back(static_cast<int64_t>(rows.ids.size()));
+  }
+  Relations relations;
+  static_cast<void>(relations.prepare(rows, kNodes));
+  static_cast<void>(relations.begin_epoch(Relations::Waiting::refuse));
+  size_t node = 0;
+  row("relations, event of an unrelated node", median_ns(31, kRepeats, [&] {
+        for (size_t i = 0; i < kRepeats; ++i) {
+          static_cast<void>(relations.record(node + 2));
+          node = (node + 4) % kNodes;
+        }
+      }));
+  row("relations, satisfied wait", median_ns(31, kRepeats, [&] {
+        for (size_t i = 0; i < kRepeats; ++i) static_cast<void>(relations.wait().is_ok());
+      }));
+  row("relations, one Free and its launch", median_ns(31, kRepeats, [&] {
+        for (size_t i = 0; i < kRepeats; ++i) {
+          static_cast<void>(relations.record(node) & relations.record(node + 1));
+          node = (node + 4) % kNodes;
+        }
+      }));
+}
+
+void bench_prepare() {
+  constexpr size_t kNodes = 100'000, kRelations = 1'000'000;
+  IdRows rows{{0}, {}};
+  for (size_t node = 0; node < kNodes; ++node) {
+    for (size_t k = 0; k < kRelations / kNodes; ++k)
+      rows.ids.push_back(static_cast<int64_t>((node * 31 + k * 7919) % kNodes));
+    rows.offsets.push_back(static_cast<int64_t>(rows.ids.size()));
+  }
+  rows.ids.shrink_to_fit();
+  rows.offsets.shrink_to_fit();
+  Relations relations;
+  row("relations, prepare 100,000 nodes and 1,000,000 relations",
+      median_ns(31, 1, [&] { static_cast<void>(relations.prepare(rows, kNodes)); }));
+  std::printf("  bytes: %zu\n", relations.memory_bytes());
+}
+
+}  // namespace
+
+int main() {
+  bench_nodes();
+  bench_edges();
+  bench_relations();
+  bench_prepare();
+}
