@@ -11,7 +11,7 @@ import pytest
 
 from grainline.evidence import plots, suites
 from grainline.evidence.page import html
-from grainline.evidence.records import read_json, sealed, write_json
+from grainline.evidence.records import read_json, sealed, write_compressed, write_json
 from grainline.evidence.suites import Suite
 from grainline.evidence.summary import Ratio, geometric_mean, summarise
 from grainline.evidence.tables import markdown
@@ -97,10 +97,15 @@ def test_measure_audit_and_record(briefly: None, tmp_path: Path, capsys: pytest.
     assert call(["audit", str(folder), "--tables", "--record", str(record)]) == 0
     printed = capsys.readouterr().out
     assert "20 visits, every kept output checked against the oracle, 0 findings" in printed
-    assert {path.name for path in record.iterdir()} == {"fixed-grain.json.gz", "provenance.json"}
+    assert {path.name for path in record.iterdir()} == {"fixed-grain.json.gz", "provenance.json", "captures"}
+    assert len(list((record / "captures").iterdir())) == 4, "one IR and one object for each of two cases"
     assert call(["audit", str(record), "--tables"]) == 0
     assert "no outputs kept" in capsys.readouterr().out
     assert (record / "tables.md").read_bytes() == (folder / "tables.md").read_bytes()
+    capture = next((record / "captures").iterdir())
+    write_compressed(capture, b"something else")
+    assert call(["audit", str(record)]) == 1
+    assert "not the content of its name" in capsys.readouterr().err
 
 
 def test_audit_rejects_a_change(

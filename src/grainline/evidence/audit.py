@@ -8,6 +8,7 @@ code or outputs that differ where they must be equal, sources that mix.
 
 from __future__ import annotations
 
+import gzip
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from functools import lru_cache
@@ -287,6 +288,24 @@ def audit_kept(report: Report, folder: Path) -> list[str]:
         bound = operators.ATOL + operators.RTOL * np.abs(reference)
         if not (np.abs(found - reference) <= bound).all():
             wrong.append(f"{name} {dims}: the kept output is not the FP64 meaning")
+    return wrong
+
+
+def codes_of(report: Report) -> list[str]:
+    """The names under which the IR and the objects of a report are kept."""
+    hashes = ((m["llvm_sha256"], m["object_sha256"]) for _, m in measurements(report) if "llvm_sha256" in m)
+    return sorted({name for llvm, code in hashes for name in (f"{llvm}.ll", f"{code}.o")})
+
+
+def audit_captures(report: Report, folder: Path) -> list[str]:
+    """What is wrong with the captured code of a record: files that are missing or not the content of their names."""
+    wrong: list[str] = []
+    if not find(report["suite"]).keeps_code:
+        return wrong
+    for name in codes_of(report):
+        path = folder / f"{name}.gz"
+        if not path.exists() or sha256(gzip.decompress(path.read_bytes())) != name.partition(".")[0]:
+            wrong.append(f"{name[:12]}: was not captured, or is not the content of its name")
     return wrong
 
 

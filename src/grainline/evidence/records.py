@@ -53,10 +53,15 @@ def write_atomically(path: Path, data: bytes) -> None:
         place.unlink(missing_ok=True)
 
 
+def write_compressed(path: Path, data: bytes) -> None:
+    """Gzip without a time stamp: equal contents give equal files."""
+    write_atomically(path, gzip.compress(data, 9, mtime=0))
+
+
 def write_json(path: Path, value: Any) -> None:
-    """Readable JSON; `.gz` in the name compresses it, without a time stamp in it."""
+    """Readable JSON, compressed where the name ends in `.gz`."""
     data = json.dumps(value, sort_keys=True, indent=1, allow_nan=False).encode() + b"\n"
-    write_atomically(path, gzip.compress(data, 9, mtime=0) if path.suffix == ".gz" else data)
+    (write_compressed if path.suffix == ".gz" else write_atomically)(path, data)
 
 
 def read_json(path: Path) -> Any:

@@ -10,7 +10,14 @@ from grainline.base.errors import OptionError
 from grainline.evidence import audit as rules
 from grainline.evidence import measure, suites
 from grainline.evidence.page import html
-from grainline.evidence.records import EvidenceError, make_folder, read_json, write_atomically, write_json
+from grainline.evidence.records import (
+    EvidenceError,
+    make_folder,
+    read_json,
+    write_atomically,
+    write_compressed,
+    write_json,
+)
 from grainline.evidence.summary import Report
 from grainline.evidence.tables import markdown
 
@@ -52,6 +59,8 @@ def audit_folder(folder: Path, tables: bool) -> Iterator[str]:
         checked = not sentences and kept.is_dir() and any(kept.glob("*.f32"))
         if checked:
             sentences = rules.audit_kept(report, kept)
+        if not sentences and (place / "captures").is_dir():
+            sentences = rules.audit_captures(report, place / "captures")
         wrong += [f"{name}: {sentence}" for sentence in sentences]
         held = "every kept output checked against the oracle" if checked else "no outputs kept"
         yield f"{name}: {len(report.get('visits', ()))} visits, {held}, {len(sentences)} findings"
@@ -74,10 +83,14 @@ def write_record(folder: Path, record: Path) -> Iterator[str]:
     found = reports_of(folder)
     yield from audit_folder(folder, tables=False)
     make_folder(record)
-    for name, (report, _) in found.items():
+    for name, (report, place) in found.items():
         write_json(record / f"{name}.json.gz", report)
+        if suites.find(name).keeps_code and (place / "kept").is_dir():
+            captures = make_folder(record / "captures")
+            for code in rules.codes_of(report):
+                write_compressed(captures / f"{code}.gz", (place / "kept" / code).read_bytes())
     first = next(iter(found.values()))[0]
-    provenance = {field: first[field] for field in ("source", "machine", "homes", "metric")}
+    provenance: Report = {field: first[field] for field in ("source", "machine", "homes", "metric")}
     sessions = {name: report["sessions"] for name, (report, _) in found.items()}
     write_json(record / "provenance.json", {**provenance, "sessions": sessions})
     yield f"wrote {len(found)} reports and provenance.json to {record}"

@@ -1,0 +1,56 @@
+"""The committed record holds, and what the page says about it is what it says."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from grainline.evidence.audit import audit, audit_captures
+from grainline.evidence.records import read_json
+from grainline.evidence.suites import find
+from grainline.evidence.summary import summarise
+from grainline.evidence.tables import markdown
+
+ROOT = Path(__file__).resolve().parents[2]
+RECORD = ROOT / "evidence" / "records" / "zen4-2"
+
+
+def test_fixed_grain_holds_and_its_code_is_there() -> None:
+    report = read_json(RECORD / "fixed-grain.json.gz")
+    assert audit(report) == [] and audit_captures(report, RECORD / "captures") == []
+    assert len(report["visits"]) == 144 + 36
+    cohorts = {(r["operator"], *r["dims"]): r["measurement"] for r in report["visits"]}
+    assert len(cohorts) == 18
+
+
+@pytest.mark.slow
+def test_the_whole_record_holds() -> None:
+    reports = [read_json(RECORD / f"{name}.json.gz") for name in ("pilot", "validation", "fixed-grain")]
+    for report in reports:
+        assert audit(report) == []
+    assert (RECORD / "tables.md").read_text() == markdown(reports)
+
+
+def test_provenance_is_the_reports() -> None:
+    provenance = json.loads((RECORD / "provenance.json").read_text())
+    for name in provenance["sessions"]:
+        report = read_json(RECORD / f"{name}.json.gz")
+        assert {key: report[key] for key in ("source", "machine", "homes")} == {
+            key: provenance[key] for key in ("source", "machine", "homes")
+        }
+
+
+def test_the_page_quotes_the_record() -> None:
+    """Every ratio with a range in the claims is one of the tables', so that the page cannot drift from the record."""
+    known = set()
+    for name in ("pilot", "validation", "fixed-grain"):
+        report = read_json(RECORD / f"{name}.json.gz")
+        for clock in ("parked", "hot"):
+            for one in summarise(report, find(name), clock):
+                known |= {str(ratio) for ratio in (*one.ratios, one.control)}
+    quoted = re.findall(r"\d\.\d{3} \(\d\.\d{3}–\d+\.\d{3}\)", (ROOT / "docs" / "evidence.md").read_text())
+    assert len(quoted) >= 12
+    assert set(quoted) <= known, f"not in the record: {set(quoted) - known}"
