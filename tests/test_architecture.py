@@ -111,6 +111,17 @@ def test_native_includes_follow_the_table() -> None:
     assert not wrong, "\n" + "\n".join(wrong)
 
 
+def test_R41_allocators_take_no_lock() -> None:
+    """One run leases an allocator; whatever the room does share, it shares without ever waiting."""
+    waiting = re.compile(r"\bstd::(?:\w*mutex|\w*lock\w*|condition_variable\w*)|\bsleep_on\b|\bpthread_\w*lock")
+    wrong = [
+        f"{path.relative_to(ROOT)}: {found.group()}"
+        for path in sorted([*(NATIVE / "memory").rglob("*.h"), *(NATIVE / "memory").rglob("*.cpp")])
+        for found in waiting.finditer(path.read_text())
+    ]
+    assert not wrong, "\n" + "\n".join(wrong)
+
+
 def included(path: Path) -> Iterator[tuple[str, bool]]:
     """(folder, whether it is Python's or nanobind's) of every include; headers without a folder are the system's."""
     for target in re.findall(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', path.read_text(), re.MULTILINE):

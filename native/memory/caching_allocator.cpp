@@ -19,10 +19,17 @@ Status no_memory(size_t size_bytes, const AllocatorStatistics& s) {
 }  // namespace
 
 CachingAllocator::CachingAllocator(MemorySource& source, StreamOrder& stream, Options options)
-    : pages_(source, options.limit_bytes, stream.is_inline()),
+    : pages_(source, options.limit_bytes),
       stream_(stream),
       synchronize_timeout_ns_(options.synchronize_timeout_ns),
-      poisons_(options.poisons) {}
+      poisons_(options.poisons) {
+  set_gate(nullptr);
+}
+
+void CachingAllocator::set_gate(RecycleGate* gate) noexcept {
+  gate_ = gate;
+  pages_.set_forbids_idle(gate == nullptr && stream_.is_inline());
+}
 
 CachingAllocator::~CachingAllocator() { static_cast<void>(stream_.synchronize(kNoTimeout)); }
 

@@ -32,7 +32,7 @@ class CachingAllocator final : public Allocator {
   ~CachingAllocator() override;
 
   // nullptr: no relations, nothing to wait for. Set by the Run that leases the allocator.
-  void set_gate(RecycleGate* gate) noexcept { gate_ = gate; }
+  void set_gate(RecycleGate* gate) noexcept;
   // Allocators of the same Run, whose idle memory this one may have returned to the source.
   void set_peers(std::vector<CachingAllocator*> peers) { peers_ = std::move(peers); }
 

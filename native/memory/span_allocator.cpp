@@ -29,8 +29,8 @@ int slab_class_of(size_t size_bytes) {
 
 }  // namespace
 
-SpanAllocator::SpanAllocator(MemorySource& source, size_t limit_bytes, bool forbids_idle)
-    : source_(source), limit_bytes_(limit_bytes), forbids_idle_(forbids_idle) {}
+SpanAllocator::SpanAllocator(MemorySource& source, size_t limit_bytes)
+    : source_(source), limit_bytes_(limit_bytes) {}
 
 SpanAllocator::~SpanAllocator() {
   for (Span* first : segments_) {

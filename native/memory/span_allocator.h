@@ -38,9 +38,7 @@ class SpanAllocator {
   static constexpr size_t kMaxGrowthBytes = 8 << 20;
 
   // limit_bytes: never held beyond that; asked for more, allocate says nullptr.
-  // forbids_idle: what is freed is used by nobody any more, which AddressSanitizer then watches.
-  explicit SpanAllocator(MemorySource& source, size_t limit_bytes = SIZE_MAX,
-                         bool forbids_idle = true);
+  explicit SpanAllocator(MemorySource& source, size_t limit_bytes = SIZE_MAX);
   // Gives everything back, blocks in use included; call finalize first to hear of them.
   ~SpanAllocator();
   SpanAllocator(const SpanAllocator&) = delete;
@@ -58,6 +56,10 @@ class SpanAllocator {
 
   // Recycles. Fails with a list of what is still in use; ok <=> everything went back to the source.
   Status finalize();
+
+  // Whether what is freed is used by nobody any more; AddressSanitizer then watches it. Default:
+  // so.
+  void set_forbids_idle(bool forbids_idle) noexcept { forbids_idle_ = forbids_idle; }
 
   AllocatorStatistics statistics() const noexcept;
   size_t held_bytes() const noexcept { return statistics_.held_bytes; }
@@ -91,7 +93,7 @@ class SpanAllocator {
 
   MemorySource& source_;
   const size_t limit_bytes_;
-  const bool forbids_idle_;
+  bool forbids_idle_ = true;
   ObjectPool<MemoryBlock> block_pool_;
   ObjectPool<Span> span_pool_;
   std::array<Span*, kExactLayers> layers_{};  // the newest idle span of each page count

@@ -69,6 +69,25 @@ MemoryBlock* allocated(Allocator& allocator, size_t size_bytes) {
 
 }  // namespace
 
+TEST(stream_clocks_learn_through_others) {
+  StreamClocks clocks(3);
+  StreamClocks::Snapshot news;
+  const uint64_t early = clocks.now(0);
+  clocks.send(0, &news);
+  const uint64_t late = clocks.now(0);
+  clocks.receive(1, news);
+  clocks.send(1, &news);
+  clocks.receive(2, news);
+  EXPECT(clocks.is_over(2, 0, early), "what 0 told 1, 1 told 2");
+  EXPECT(!clocks.is_over(2, 0, late) && !clocks.is_over(1, 0, late), "but not what came after");
+  EXPECT(clocks.is_over(0, 0, late), "a stream follows itself");
+  EXPECT(!clocks.is_over(0, 1, clocks.now(1) - 1), "nobody told 0 anything");
+  EXPECT(!clocks.is_over_for_host(0, early), "nor the host");
+  clocks.send(2, &news);
+  clocks.receive_everywhere(news);
+  EXPECT(clocks.is_over_for_host(0, early) && clocks.is_over(0, 1, 1), "the host tells everyone");
+}
+
 TEST(R62_successful_allocation_calls_nobody) {
   Spy spy;
   CachingAllocator allocator(spy, spy);
