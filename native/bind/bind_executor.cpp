@@ -63,6 +63,15 @@ void set_weight(ExecutorObject& self, size_t slot, nb::handle array) {
   self.set_weight(slot, array.ptr());
 }
 
+void override_node(ExecutorObject& self, size_t number, const std::string& code) {
+  if (number >= self.executor().program().nodes.size())
+    throw nb::index_error("there is no such node");
+  const StatusCode chosen = code.empty()                ? StatusCode::ok
+                            : code == "end_of_sequence" ? StatusCode::end_of_sequence
+                                                        : StatusCode::kernel_failed;
+  self.override_node_for_test(number, chosen);
+}
+
 }  // namespace
 
 void throw_unless_ok(const Status& status) {
@@ -110,6 +119,17 @@ void bind_executor(nb::module_& module) {
       .def(
           "active_runs", [](ExecutorObject& self) { return self.executor().active_runs(); },
           "How many runs are under way now.")
+      .def(
+          "run_watched",
+          [](ExecutorObject& self, nb::handle feeds, nb::handle names, nb::handle callable) {
+            return checked(self.run_watched(feeds.ptr(), names.ptr(), callable.ptr()));
+          },
+          arg("feeds"), arg("names").none(), arg("callable"),
+          "As run; calls callable(event kind, worker, node number, read) for every event, "
+          "read(slot, extents) "
+          "gives a copy.")
+      .def("override_node_for_test", override_node, arg("number"), arg("code"),
+           "The node fails with this status code until the next call; '' ends it.")
       .def(
           "nodes", [](ExecutorObject& self) { return checked(self.nodes()); },
           "One (node id, kernel, compute node) per node number.")

@@ -1,6 +1,7 @@
 #include "bind/executor_object.h"
 
 #include "bind/failure.h"
+#include "bind/subscriber.h"
 #include "memory/output_pool.h"
 
 namespace grainline {
@@ -31,6 +32,11 @@ const std::atomic<int32_t>* cancel_word(PyObject* cancel) {
     return nullptr;
   }
   return static_cast<const std::atomic<int32_t>*>(PyArray_DATA(array));
+}
+
+// a: the status code
+bool injected_failure(RunState& state, const Node& node) {
+  return state.fail(static_cast<StatusCode>(node.a), "injected");
 }
 
 }  // namespace
@@ -302,6 +308,27 @@ PyObject* ExecutorObject::run_logged(PyObject* feeds, PyObject* names, PyObject*
     if (!row || PyList_Append(events.get(), row.get()) < 0) return nullptr;
   }
   return Py_BuildValue("NN", arrays.release(), events.release());
+}
+
+PyObject* ExecutorObject::run_watched(PyObject* feeds, PyObject* names, PyObject* callable) {
+  Lease lease(executor_);
+  Subscriber subscriber(callable, lease.state(), table_);
+  lease.state().observer = &subscriber;
+  Ref arrays(run_in(lease.state(), feeds, names, Py_None));
+  if (!arrays || !subscriber.error) return arrays.release();
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(subscriber.error.get())),
+                  subscriber.error.get());
+  return nullptr;
+}
+
+void ExecutorObject::override_node_for_test(size_t number, StatusCode code) {
+  // Made by us and not const; nobody runs.
+  auto& nodes = const_cast<Program&>(executor_.program()).nodes;
+  if (overridden_) nodes[overridden_->first] = overridden_->second;
+  overridden_.reset();
+  if (code == StatusCode::ok) return;
+  overridden_.emplace(number, nodes[number]);
+  nodes[number] = {injected_failure, static_cast<int32_t>(code), 0, 0, 0};
 }
 
 PyObject* ExecutorObject::nodes() const {

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bind/host_bridge.h"
@@ -28,8 +30,13 @@ class ExecutorObject {
   PyObject* run_profiled(PyObject* feeds, PyObject* names, PyObject* cancel);
   // (list of results, list of (time ns, node number, worker, event kind)), the newest `capacity`.
   PyObject* run_logged(PyObject* feeds, PyObject* names, PyObject* cancel, size_t capacity);
+  // As run, and `callable` is told what happens, see Subscriber.
+  PyObject* run_watched(PyObject* feeds, PyObject* names, PyObject* callable);
   // One (node id, kernel, compute node) per node number.
   PyObject* nodes() const;
+
+  // From now on this node fails with the code; ok: it does again what it did. Not during a run.
+  void override_node_for_test(size_t number, StatusCode code);
 
   Executor& executor() { return executor_; }
 
@@ -63,6 +70,7 @@ class ExecutorObject {
   bool find_outputs(PyObject* names, std::vector<size_t>* wanted);
 
   Executor executor_;
+  std::optional<std::pair<size_t, Node>> overridden_;  // the node as it was
   HostTable table_;
   std::vector<Input> inputs_;
   std::vector<Output> outputs_;

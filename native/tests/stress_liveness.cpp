@@ -10,6 +10,7 @@
 //   succeed wherever that one succeeds with the same capacity,
 //   after a failure or an end of sequence at any node, report that status, leak nothing, and
 //   succeed the next time.
+// log FILE: for each graph one line of JSON with its tasks and the events of one run.
 // unproven: Frees stand right behind their allocations, without regard to the proof; the program
 // must then complain, which shows that it can.
 #include <signal.h>
@@ -327,11 +328,12 @@ struct Tally {
   Parked parked;
 };
 
+// At every node in turn.
 void check_faults(const Graph& graph, Bench& bench, const std::vector<uint64_t>& expected,
-                  std::mt19937_64& random, Tally& tally) {
-  for (int turn = 0; turn < 2; ++turn, ++tally.faults) {
-    bench.stage.fault = static_cast<int64_t>(random() % graph.nodes.size());
-    bench.stage.code = turn ? StatusCode::end_of_sequence : StatusCode::kernel_failed;
+                  Tally& tally) {
+  for (size_t node = 0; node < graph.nodes.size(); ++node, ++tally.faults) {
+    bench.stage.fault = static_cast<int64_t>(node);
+    bench.stage.code = node % 2 ? StatusCode::end_of_sequence : StatusCode::kernel_failed;
     require(bench.run().code() == bench.stage.code, "the injected status is lost");
     require(bench.leaked_bytes() == 0, "a failed run leaks");
     bench.stage.fault = -1;
@@ -365,9 +367,66 @@ void check_graph(uint64_t seed, bool is_unproven, Tally& tally) {
             "other results than the sequential executor");
   }
   require(bench.leaked_bytes() == 0, "memory is left");
-  if (has_memory && seed % 8 == 0) check_faults(graph, bench, oracle.stage.results, random, tally);
+  if (has_memory && seed % 8 == 0) check_faults(graph, bench, oracle.stage.results, tally);
   ++tally.graphs;
   tally.nodes += graph.nodes.size();
+}
+
+// ---- logs ---------------------------------------------------------------------------------------
+
+char letter_of(EventKind kind) {
+  switch (kind) {
+    case EventKind::node_started:
+      return 's';
+    case EventKind::node_ended:
+      return 'e';
+    case EventKind::node_parked:
+      return 'p';
+    case EventKind::node_resumed:
+      return 'r';
+    default:
+      return 'f';
+  }
+}
+
+void write_ids(FILE* file, const std::vector<int64_t>& ids) {
+  std::fputc('[', file);
+  for (size_t i = 0; i < ids.size(); ++i) std::fprintf(file, i ? ",%" PRId64 : "%" PRId64, ids[i]);
+  std::fputc(']', file);
+}
+
+// Tasks in sequential order as [section, before, related, units]; events as [letter, task, worker].
+void log_graph(uint64_t seed, FILE* file) {
+  current_seed = seed;
+  alarm(kPatienceSeconds);
+  const Graph graph = Generator(seed).graph();
+  std::mt19937_64 random(seed + 1);
+  const size_t workers = 2 + random() % 3;
+  Bench bench(graph, peak_units(graph), workers, Frees::in_sequence);
+  for (int& delay : bench.stage.delays) delay = static_cast<int>(random() % 3000);
+  EventLog log(16 * graph.nodes.size());
+  bench.observe(&log);
+  const bool is_ok = bench.run().is_ok();
+  std::fprintf(file, "{\"seed\": %" PRIu64 ", \"workers\": %zu, \"ok\": %s, \"order\": ", seed,
+               workers, is_ok ? "true" : "false");
+  write_ids(file, {bench.stage.order.begin(), bench.stage.order.end()});
+  std::fputs(", \"tasks\": [", file);
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    const StressNode& node = graph.nodes[i];
+    std::fprintf(file, "%s[\"%s\", ", i ? ", " : "", std::string(section_of(node.kernel)).c_str());
+    write_ids(file, node.before);
+    std::fputs(", ", file);
+    write_ids(file, node.related);
+    std::fprintf(file, ", %d]", node.units);
+  }
+  std::fputs("], \"events\": [", file);
+  const char* comma = "";
+  for (const EventLog::Entry& entry : log.entries()) {
+    const size_t task = bench.stage.order[static_cast<size_t>(entry.node)];
+    std::fprintf(file, "%s[\"%c\",%zu,%d]", comma, letter_of(entry.kind), task, entry.worker);
+    comma = ",";
+  }
+  std::fputs("]}\n", file);
 }
 
 }  // namespace
@@ -377,6 +436,12 @@ int main(int argc, char** argv) {
   const uint64_t count = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1000;
   const bool is_unproven = argc > 3 && std::strcmp(argv[3], "unproven") == 0;
   signal(SIGALRM, [](int) { complain("hangs"); });
+  if (argc > 4 && std::strcmp(argv[3], "log") == 0) {
+    FILE* file = std::fopen(argv[4], "w");
+    require(file != nullptr, "the log cannot be written");
+    for (uint64_t seed = first; seed < first + count; ++seed) log_graph(seed, file);
+    return std::fclose(file);
+  }
   Tally tally;
   for (uint64_t seed = first; seed < first + count; ++seed) check_graph(seed, is_unproven, tally);
   std::printf("%" PRIu64 " graphs, %" PRIu64 " nodes, %" PRIu64 " runs, %" PRIu64

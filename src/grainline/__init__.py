@@ -6,6 +6,7 @@ the thread pool come with the first `load`.
 
 from grainline.base.errors import (
     Cancelled,
+    EndOfSequence,
     FeedError,
     GrainlineError,
     KernelError,
@@ -39,6 +40,7 @@ __all__ = [
     "Allocator",
     "Cancelled",
     "Device",
+    "EndOfSequence",
     "Event",
     "ExecutionMode",
     "FeedError",

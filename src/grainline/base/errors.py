@@ -91,6 +91,10 @@ class SynchronizationError(GrainlineError, RuntimeError):
     """Two streams touch the same memory, and nothing says which of them comes first."""
 
 
+class EndOfSequence(GrainlineError):
+    """A node ended the run because its input is exhausted: a normal end that is not success."""
+
+
 class OptionError(GrainlineError, ValueError):
     """An option or an environment variable has a value that cannot be used."""
 

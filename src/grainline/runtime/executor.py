@@ -15,10 +15,11 @@ from grainline.base.dims import Expr, evaluate, symbols
 from grainline.base.dtypes import DType
 from grainline.base.errors import StateError
 from grainline.base.knobs import EXECUTORS, chosen_executor
-from grainline.execgraph.ir import ExecuteGraph, Shape
+from grainline.execgraph.ir import ExecuteGraph, ExecuteNode, Shape
 from grainline.execgraph.pack import Packed, pack
 from grainline.runtime import hostcalls
 from grainline.runtime.memory_curve import memory_changes
+from grainline.runtime.watch import Subscriber, teller
 from grainline.runtime.weights import WeightHold, hold
 
 #: What a log of a run holds; numbers as in enum EventKind of native/exec/observer.h.
@@ -120,6 +121,28 @@ class ModelExecutor:
             if change := changes.get(record["node"], 0):
                 record["memory_bytes"] = change
         return results, records
+
+    def run_watched(
+        self, feeds: Mapping[str, Any], subscribers: Sequence[Subscriber], names: Sequence[str] | None = None
+    ) -> list[Any]:
+        """As `run`, with subscribers told of the run and of every event of its nodes; see `runtime.watch`."""
+        for subscriber in subscribers:
+            subscriber.run_started(self.graph, feeds)
+        error: BaseException | None = None
+        try:
+            tell = teller(self.graph, self._order(), self._extents(feeds), subscribers)
+            return self._loaded().run_watched(feeds, names, tell)
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            for subscriber in subscribers:
+                subscriber.run_ended(self.graph, error)
+
+    def _order(self) -> list[ExecuteNode]:
+        """The nodes by node number."""
+        by_id = {node.id: node for node in self.graph.main}
+        return [by_id[node_id] for node_id, _, _ in self._native.nodes()]
 
     def _extents(self, feeds: Mapping[str, Any]) -> dict[str, int]:
         """The symbols that stand alone in an input's shape, with their extents in this run."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from grainline.base.errors import (
     Cancelled,
+    EndOfSequence,
     FeedError,
     GrainlineError,
     KernelError,
@@ -22,6 +23,7 @@ _CLASSES: dict[str, type[GrainlineError]] = {
     "cancelled": Cancelled,
     "timed_out": TimedOut,
     "missing_synchronization": SynchronizationError,
+    "end_of_sequence": EndOfSequence,
 }
 
 

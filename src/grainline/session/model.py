@@ -19,6 +19,7 @@ from grainline.session.feeds import checked_outputs, normalised
 from grainline.session.options import NodeArg, onnx_type
 
 if TYPE_CHECKING:
+    from grainline.runtime.watch import Subscriber
     from grainline.session.trace import Trace
 
 Source = str | bytes | os.PathLike[str]
@@ -106,6 +107,10 @@ class Model:
         for _ in range(runs):
             trace.measure(self._compiled, feeds, None)
         return trace
+
+    def run_watched(self, feeds: Mapping[str, Any], *subscribers: Subscriber) -> list[np.ndarray]:
+        """As `run`, with subscribers (kernel traces, dumps; see `grainline.runtime.watch`) told of every node."""
+        return self._compiled.executor.run_watched(feeds, subscribers)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Model, (self._source, self._options)
