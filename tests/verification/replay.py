@@ -25,6 +25,7 @@ class Replay:
     resumed: int | None = None
     last: dict[int, int] = field(default_factory=dict)  # worker -> static position
     has_parked: bool = False
+    has_moved: bool = False  # a memory task ran since an allocation was last resumed
 
     def replay(self, events: Sequence[tuple[str, int, int]]) -> None:
         position = {task: at for at, task in enumerate(self.order)}
@@ -34,7 +35,9 @@ class Replay:
                 self._start(task, worker, position[task], where)
             elif kind == RESUMED:
                 assert self.parked and self.parked[0] == task, f"{where}: it is not the first that was parked"
-                assert not self._unmet(), f"{where}: launches {self._unmet()} are still to be submitted"
+                unmet = set() if self.has_moved else self._unmet()
+                assert not unmet, f"{where}: launches {unmet} are still to be submitted, and no memory task ran"
+                self.has_moved = False
                 self.resumed = task
             else:
                 self._leave(kind, task, worker, where)
@@ -70,6 +73,7 @@ class Replay:
             self.has_parked = True
         elif kind == ENDED:
             self.done.add(task)
+            self.has_moved |= worker == MEMORY_WORKER
             if task == self.resumed:
                 self.parked.remove(task)
         if task == self.resumed:
