@@ -261,9 +261,9 @@ TEST(R01_readers_need_no_order_among_themselves) {
   DiscreteDevice device(checked());
   const std::unique_ptr<Stream> first = device.create_stream(), second = device.create_stream();
   std::byte* data = device.memory().acquire(kPage);
-  char host = 0;
-  EXPECT(first->copy(&host, data, 1, CopyKind::device_to_host).is_ok(), "one reads");
-  EXPECT(second->copy(&host, data, 1, CopyKind::device_to_host).is_ok(), "the other reads");
+  char host[2] = {};
+  EXPECT(first->copy(&host[0], data, 1, CopyKind::device_to_host).is_ok(), "one reads");
+  EXPECT(second->copy(&host[1], data, 1, CopyKind::device_to_host).is_ok(), "the other reads");
   EXPECT(second->fill(data, std::byte{1}, 1).code() == StatusCode::missing_synchronization,
          "a writer must wait for the other reader");
   EXPECT(first->synchronize().is_ok() && second->synchronize().is_ok(), "all done");
@@ -274,8 +274,11 @@ TEST(memory_that_goes_back_too_early_is_found_out) {
   DiscreteDevice device(checked());
   const std::unique_ptr<Stream> stream = device.create_stream();
   std::byte* data = device.memory().acquire(kPage);
-  EXPECT(stream->fill(data, std::byte{1}, kPage).is_ok(), "submitted");
-  device.memory().release(data, kPage);
+  {
+    const Held held(device);
+    EXPECT(stream->fill(data, std::byte{1}, kPage).is_ok(), "submitted");
+    device.memory().release(data, kPage);
+  }
   EXPECT(stream->synchronize().code() == StatusCode::missing_synchronization, "not waited for");
   data = device.memory().acquire(kPage);
   EXPECT(stream->fill(data, std::byte{1}, kPage).is_ok() && stream->synchronize().is_ok(),
