@@ -23,12 +23,30 @@ class Draft:
         self.graph = graph
         self.nodes: dict[int, ExecuteNode] = {}
         self.container: dict[int, str] = {}
-        for name in CONTAINERS:
-            for node in getattr(graph, name):
-                self.nodes[node.id], self.container[node.id] = node, name
         self.slots = list(graph.slots)
         self.relations = graph.relations
+        self._readers: dict[int, dict[int, None]] = defaultdict(dict)
+        self._waiting: dict[int, dict[int, None]] = defaultdict(dict)
+        for name in CONTAINERS:
+            for node in getattr(graph, name):
+                self.container[node.id] = name
+                self._put(node)
         self._next_id = max(self.nodes, default=-1) + 1
+
+    def _put(self, node: ExecuteNode) -> None:
+        self.nodes[node.id] = node
+        for slot in node.inputs:
+            self._readers[slot][node.id] = None
+        for control in node.controls:
+            self._waiting[control][node.id] = None
+
+    def _take(self, node_id: int) -> ExecuteNode:
+        node = self.nodes[node_id]
+        for slot in node.inputs:
+            self._readers[slot].pop(node_id, None)
+        for control in node.controls:
+            self._waiting[control].pop(node_id, None)
+        return node
 
     def main(self) -> list[ExecuteNode]:
         return [node for node_id, node in self.nodes.items() if self.container[node_id] == "main"]
@@ -67,11 +85,12 @@ class Draft:
             compute_node or ("" if like is None else like.compute_node),
             owner,
         )
-        self.nodes[node_id], self.container[node_id] = node, container
+        self.container[node_id] = container
+        self._put(node)
         return node_id
 
     def change(self, node_id: int, **fields: Any) -> None:
-        self.nodes[node_id] = replace(self.nodes[node_id], **fields)
+        self._put(replace(self._take(node_id), **fields))
 
     def order(self, earlier: int, later: int) -> None:
         """A control edge, once."""
@@ -98,34 +117,30 @@ class Draft:
 
     def remove(self, node_id: int, *, pass_on: bool = False) -> None:
         """Removes a node and its control edges; `pass_on` lets its successors wait for what it waited for."""
-        gone = self.nodes.pop(node_id)
-        del self.container[node_id]
-        for other in list(self.nodes.values()):
-            if node_id in other.controls:
-                kept = {control for control in other.controls if control != node_id}
-                self.change(other.id, controls=tuple(sorted(kept | set(gone.controls) if pass_on else kept)))
+        gone = self._take(node_id)
+        del self.nodes[node_id], self.container[node_id]
+        for other in self.waiting(node_id):
+            kept = {control for control in self.nodes[other].controls if control != node_id}
+            self.change(other, controls=tuple(sorted(kept | set(gone.controls) if pass_on else kept)))
 
     def move(self, node_id: int, container: str) -> None:
         self.container[node_id] = container
 
-    def readers(self) -> dict[int, list[int]]:
-        """slot -> ids of the nodes that list it as an input."""
-        found: dict[int, list[int]] = defaultdict(list)
-        for node in self.nodes.values():
-            for slot in dict.fromkeys(node.inputs):
-                found[slot].append(node.id)
-        return found
+    def readers(self, slot: int) -> list[int]:
+        """Ids of the nodes that list a slot as an input."""
+        return list(self._readers.get(slot, ()))
+
+    def waiting(self, node_id: int) -> list[int]:
+        """Ids of the nodes that wait for a node by a control edge."""
+        return list(self._waiting.get(node_id, ()))
+
+    def guarders(self, slot: int) -> list[int]:
+        """Ids of the nodes of Main that release what a slot holds."""
+        readers = (self.nodes[reader] for reader in self.readers(slot) if self.container[reader] == "main")
+        return [node.id for node in readers if node.is_guarder and node.released_slot == slot]
 
     def producers(self) -> dict[int, int]:
         return {slot: node.id for node in self.nodes.values() for slot in node.outputs}
-
-    def successors(self) -> dict[int, list[int]]:
-        """node id -> ids of the nodes that wait for it by a control edge."""
-        found: dict[int, list[int]] = defaultdict(list)
-        for node in self.nodes.values():
-            for control in node.controls:
-                found[control].append(node.id)
-        return found
 
     def finish(self, **fields: Any) -> ExecuteGraph:
         parts: dict[str, Any] = {

@@ -49,10 +49,8 @@ class _Placing:
         self.look_again()
 
     def look_again(self) -> None:
-        """Users, producers and guarders as they are now; what a stage adds concerns its own slots alone."""
-        self.readers = self.draft.readers()
+        """Producers as they are now; what a stage adds makes slots of its own."""
         self.producers = self.draft.producers()
-        self.guarders = {node.released_slot: node.id for node in self.draft.main() if node.is_guarder}
 
     def nodes(self, kernel: str) -> list[ExecuteNode]:
         self.look_again()
@@ -61,7 +59,7 @@ class _Placing:
     # ---- questions ---------------------------------------------------------------------------------------------
 
     def device_users(self, slot: int) -> list[ExecuteNode]:
-        users = (self.draft.nodes[node_id] for node_id in self.readers.get(slot, ()))
+        users = (self.draft.nodes[node_id] for node_id in self.draft.readers(slot))
         return [node for node in users if works_on_device(node)]
 
     def size_bytes(self, slot: int) -> Extent:
@@ -84,8 +82,8 @@ class _Placing:
         self.draft.add("FreeMemory", (slot,), (), users, FREE, like=like)
 
     def release_after(self, slot: int, user: int) -> None:
-        if slot in self.guarders:
-            self.draft.order(user, self.guarders[slot])
+        for guarder in self.draft.guarders(slot):
+            self.draft.order(user, guarder)
 
     def write_extents_on_the_host(self, node: ExecuteNode) -> None:
         """ExtentsTensor writes a host block; what stood in its place is a copy of it."""
@@ -102,7 +100,7 @@ class _Placing:
         copy = draft.add("CopyH2D", (host,), (device,), {*known, node.id}, {"sizes": (size,)}, like=node)
         attributes = {"size_bytes": size, "source_offset": 0, "target_offset": node.attributes["offset_bytes"]}
         place = draft.add("CopyMemory", (device, target), (), node.controls, attributes, like=node)
-        for waiting in draft.successors()[node.id]:
+        for waiting in draft.waiting(node.id):
             if waiting not in (copy, place):
                 draft.unorder(node.id, waiting)
                 draft.order(place, waiting)
@@ -161,7 +159,7 @@ class _Placing:
         device = draft.slot("memory", draft.slots[output])
         size = self.size_bytes(output)
         draft.add("AllocMemory", (), (device,), node.controls, {"size_bytes": size}, like=node)
-        others = [user for user in self.readers[output] if draft.nodes[user].kernel == "CopyD2H"]
+        others = [user for user in draft.readers(output) if draft.nodes[user].kernel == "CopyD2H"]
         for user_id in (*(user.id for user in users), *others):
             draft.rewire(user_id, output, device)
         waits = {*node.controls, *(user.id for user in users)}

@@ -53,9 +53,9 @@ def _move(draft: Draft, node_id: int, moved: set[int]) -> None:
     for slot in node.outputs:
         if draft.slots[slot].kind == "memory":
             draft.slots[slot] = replace(draft.slots[slot], kind="weight")
-    for guarder in [n for n in draft.main() if n.is_guarder and n.released_slot in node.outputs]:
-        draft.change(guarder.id, kernel="ReleaseWeight", controls=())
-        draft.move(guarder.id, "deinit")
+        for guarder in draft.guarders(slot):
+            draft.change(guarder, kernel="ReleaseWeight", controls=())
+            draft.move(guarder, "deinit")
 
 
 def _forget(draft: Draft, moved: set[int]) -> None:

@@ -27,8 +27,7 @@ class CopyFlowLaunchFuse:
     def run(self, graph: ExecuteGraph) -> ExecuteGraph:
         """`graph` itself when no copy qualifies."""
         draft = Draft(graph)
-        readers = draft.readers()
-        copies = [node for node in graph.main if node.kernel in COPIES and _qualifies(draft, readers, node)]
+        copies = [node for node in graph.main if node.kernel in COPIES and _qualifies(draft, node)]
         if not copies:
             return graph
         maker = {slot: node.id for node in copies for slot in node.outputs}
@@ -40,8 +39,8 @@ class CopyFlowLaunchFuse:
         return draft.finish()
 
 
-def _qualifies(draft: Draft, readers: dict[int, list[int]], copy: ExecuteNode) -> bool:
-    users = [draft.nodes[user] for slot in copy.outputs for user in readers[slot]]
+def _qualifies(draft: Draft, copy: ExecuteNode) -> bool:
+    users = [draft.nodes[user] for slot in copy.outputs for user in draft.readers(slot)]
     launches = [user for user in users if user.kernel in TARGETS]
     if not launches or any(user.kernel != "FreeMemory" for user in users if user not in launches):
         return False
@@ -75,7 +74,7 @@ def _fuse(draft: Draft, launch: ExecuteNode, maker: dict[int, int]) -> None:
         draft.unorder(copy_id, launch.id)
     fused = draft.add("CopyFlowLaunch", (launch.inputs[0], *sources), outputs, controls, attributes, like=launch)
     for copy_id in {maker[slot] for slot in used}:
-        for waiting in draft.successors()[copy_id]:
+        for waiting in draft.waiting(copy_id):
             draft.order(fused, waiting)
     for old, new in zip(used, outputs, strict=True):
         draft.rewire(launch.id, old, new)
@@ -84,15 +83,14 @@ def _fuse(draft: Draft, launch: ExecuteNode, maker: dict[int, int]) -> None:
 
 def _guard(draft: Draft, launch: ExecuteNode, old: int, new: int) -> None:
     """A guarder for the new output, with this launch's and the non-launches' edges of the old one."""
-    for guarder in [node for node in draft.main() if node.is_guarder and node.released_slot == old]:
+    for guarder in [draft.nodes[node_id] for node_id in draft.guarders(old)]:
         others = (control for control in guarder.controls if draft.nodes[control].kernel not in TARGETS)
         draft.add(guarder.kernel, (new,), (), {*others, launch.id}, {RELEASE_INDEX: 0}, like=launch)
         draft.unorder(launch.id, guarder.id)
 
 
 def _drop(draft: Draft, copy: ExecuteNode) -> None:
-    readers = draft.readers()
-    users = [draft.nodes[user] for slot in copy.outputs for user in readers[slot]]
+    users = [draft.nodes[user] for slot in copy.outputs for user in draft.readers(slot)]
     if all(user.is_guarder for user in users):
         for user in users:
             draft.remove(user.id)

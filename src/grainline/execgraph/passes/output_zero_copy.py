@@ -24,21 +24,21 @@ class OutputZeroCopy:
     def run(self, graph: ExecuteGraph) -> ExecuteGraph:
         draft = Draft(graph)
         for node in graph.main:
-            if node.kernel == "CopyMemory":
+            if node.kernel == "CopyMemory" and graph.slots[node.inputs[1]].kind == "output":
                 _replace(draft, node)
         return graph if len(draft.nodes) == len(graph.init + graph.main + graph.deinit) else draft.finish()
 
 
 def _replace(draft: Draft, copy: ExecuteNode) -> None:
     source, output = copy.inputs
-    readers, producers = draft.readers(), draft.producers()
+    producers = draft.producers()
     allocation = draft.nodes[producers[source]] if source in producers else None
     target = draft.nodes[producers[output]]
     if allocation is None or (allocation.kernel, target.kernel) != ("AllocMemory", "AllocModelOutput"):
         return
     if not _is_whole(copy, allocation, draft.slots[output]):
         return
-    others = [draft.nodes[user] for user in readers[source] if user != copy.id]
+    others = [draft.nodes[user] for user in draft.readers(source) if user != copy.id]
     if not _is_last_writer(draft, copy, others) or not _have_one_shape(draft, source, output, others):
         return
     for user in others:
@@ -62,7 +62,7 @@ def _is_whole(copy: ExecuteNode, allocation: ExecuteNode, output: Slot) -> bool:
 def _is_last_writer(draft: Draft, copy: ExecuteNode, others: list[ExecuteNode]) -> bool:
     """Nobody else writes the output, and whoever writes the block comes before the copy."""
     source, output = copy.inputs
-    on_output = [node for node in draft.main() if output in node.inputs and node.id != copy.id]
+    on_output = [draft.nodes[user] for user in draft.readers(output) if user != copy.id]
     if any(touches(node).get(output, False) for node in on_output):
         return False
     return all(node.id in copy.controls or not touches(node).get(source, False) for node in others) and all(

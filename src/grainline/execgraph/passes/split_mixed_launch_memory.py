@@ -45,7 +45,7 @@ class SplitMixedLaunchMemory:
 def _split_h2d(draft: Draft, node_id: int) -> None:
     """One chain per tensor. The first keeps the node's id in its last part."""
     node = draft.nodes[node_id]
-    waiting = draft.successors()[node.id]
+    waiting = draft.waiting(node.id)
     for source, result, size in zip(node.inputs, node.outputs, node.attributes["sizes"], strict=True):
         alloc_size, copy_size = draft.slot("sizes"), draft.slot("sizes")
         block = draft.slot("blocks", label=draft.slots[result].label)
@@ -68,7 +68,7 @@ def _split_copy_flow(draft: Draft, node_id: int) -> None:
     if not isinstance(count, int) or count <= 0 or count != len(node.outputs):
         raise ValueError(f"node {node.id}: copy_flow_count is {count!r}, with {len(node.outputs)} outputs")
     tiling, *sources = node.inputs
-    waiting = draft.successors()[node.id]
+    waiting = draft.waiting(node.id)
     sizes, blocks = draft.slot("sizes"), draft.slot("blocks")
     counted = {"copy_flow_count": count}
     placed = {name: node.attributes[name] for name in ("table", "arguments")}
@@ -91,24 +91,24 @@ def _hand_over(
     """Whoever waited for the copy waits for its submission; the sources live until every part has read them."""
     for follower in waiting:
         draft.order(launch, follower)
-    for guarder in [n for n in draft.main() if n.is_guarder and n.released_slot in sources]:
-        for part in (*parts, launch):
-            draft.order(part, guarder.id)
+    for source in sources:
+        for guarder in draft.guarders(source):
+            for part in (*parts, launch):
+                draft.order(part, guarder)
 
 
 def _wait_for_contents(draft: Draft, result: int, launch: int) -> None:
     """Edges from the submission to what reads `result` in stream order, directly or through a reference to it."""
-    readers = draft.readers()
-    for user in readers[result]:
+    for user in draft.readers(result):
         consumer = draft.nodes[user]
         if consumer.is_guarder or is_launch_consumer(consumer.kernel) or is_copy_async(consumer.kernel):
             draft.order(launch, user)
         if consumer.kernel != "BuildRefTensor":
             continue
-        for behind in (b for slot in consumer.outputs for b in readers[slot]):
+        for behind in (b for slot in consumer.outputs for b in draft.readers(slot)):
             if is_launch_consumer(draft.nodes[behind].kernel):
                 draft.order(launch, behind)
-                _release_after(draft, readers[result], behind)
+                _release_after(draft, draft.readers(result), behind)
 
 
 def _release_after(draft: Draft, users: Iterable[int], launch: int) -> None:

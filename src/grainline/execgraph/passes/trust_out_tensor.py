@@ -33,9 +33,9 @@ class TrustOutTensor:
 
 
 def _is_repeated(draft: Draft, graph: ExecuteGraph, node: ExecuteNode) -> bool:
-    returned = {output.slot for output in graph.outputs}
-    readers = draft.readers()
-    if any(slot not in returned or readers[slot] != [node.id] for slot in node.inputs):
+    if not {output.slot for output in graph.outputs}.issuperset(node.inputs):
+        return False
+    if any(draft.readers(slot) != [node.id] for slot in node.inputs):
         return False
     known = {s for i in graph.inputs for extent in i.shape or () for s in dims.symbols(extent)}
     own = {s for shape in node.attributes["shapes"] for extent in shape or () for s in dims.symbols(extent)}
