@@ -36,7 +36,7 @@ extra = $$($(PY) -c 'import sys, tomllib; \
 
 native_sources := $(shell find native CMakeLists.txt -not -path '*/tests/*' \( -name '*.cpp' -o -name '*.h' -o -name CMakeLists.txt \) 2>/dev/null)
 
-.PHONY: help demo test test-python test-native test-slow bench lint format dev sanitize verify clean
+.PHONY: help demo test test-python test-native test-slow bench bench-kernels lint format dev sanitize verify clean
 
 help: ## print this list
 	@echo "Grainline. Targets:"
@@ -63,6 +63,9 @@ test-native: $(STAMPS)/tools ## run the C++ tests
 
 bench: $(STAMPS)/build $(STAMPS)/test $(STAMPS)/bench ## measure against onnxruntime; prints ratios with the noise beside them
 	@for suite in overhead startup idle shapes encoders; do $(PY) benchmarks/$$suite.py; done
+
+bench-kernels: $(STAMPS)/build $(STAMPS)/bench ## measure row kernels, products and attention at their native entry; wants the extra `peers` for torch
+	@for suite in rows 'matmul --grid' attention; do $(PY) benchmarks/$${suite%% *}.py $$(echo "$$suite " | cut -s -d' ' -f2-); done
 
 lint: $(STAMPS)/dev ## ruff, mypy on base and the IR rooms, clang-format
 	@ruff format --check .

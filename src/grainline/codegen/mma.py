@@ -10,13 +10,23 @@ B. Strips of one call travel in groups: all read a chunk of B while it is in a n
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from grainline.base.dtypes import BOOL
 from grainline.codegen.emit import ModuleText, Reg
 from grainline.codegen.kernel import PLACEHOLDER, EmittedKernel, finished, math_form
 from grainline.codegen.mma_digits import as_words, digit_functions
 from grainline.codegen.mma_epilogue import streams_of
-from grainline.codegen.mma_nest import Right, StripRows, address, call_tile, coordinates, pack_right, strip_count
+from grainline.codegen.mma_nest import (
+    LeftRows,
+    Right,
+    StripRows,
+    address,
+    call_tile,
+    coordinates,
+    pack_right,
+    strip_count,
+)
 from grainline.codegen.mma_pack import pack_a_function, pack_b_function
 from grainline.codegen.mma_stream import THREE_ROW_PANELS, Columns, Share, chunk_panels, fetches_ahead, shares
 from grainline.codegen.mma_strip import rows_function
@@ -137,7 +147,6 @@ class _Strips:
         self.plan = plan
         self.form = form
         self.product = form.product
-        self.in_place = plan.packs_a and plan.product.b_form != "quads"
         self.scratch = scratch_layout(plan)
         pointers = ("scratch", "a", "b", "tail")
         names = ("scratch", "a", "b", "brow", "bpanel", "columns", "tail", "low", "high")
@@ -150,6 +159,8 @@ class _Strips:
         w = self.w
         self.strips = strip_count(w, self.product)
         self.rows = StripRows.of(w, self.product)
+        places, is_float = (self.scratch.packed_a, self.scratch.packed_a_size), self.plan.product.b_form != "quads"
+        self.left = LeftRows(self.rows, self.form.a_row_stride, *places, "pack_a", self.plan.packs_a and is_float)
         if self.product.offers_columns:
             w.loop(w.divide("%low", self.strips), self._after_last_range(), 1, self._range)
         else:
@@ -190,7 +201,7 @@ class _Strips:
             w.loop(first, after, 1, lambda strip: body(strip, w.sub(strip, first)))
 
         if self.plan.packs_a:
-            each(self._pack_a)
+            each(partial(self.left.fill, w))
         step = self._chunk_columns(w.sub(after, first), run.count)
         share = shares(w, self.product, run, (first, after, high), step) if self.form.fetches_ahead else None
 
@@ -218,35 +229,15 @@ class _Strips:
         few = w.choose(w.less(strips, "2"), w.larger(columns, "1"), wide)
         return w.choose(w.less(self.rows.each, "4"), few, str(panels * PANEL))
 
-    def _a_in_place(self, first: str) -> str:
-        return self.w.at("%a", self.w.mul(self.w.extent(self.form.a_row_stride), first))
-
-    def _a_slot(self, slot: str) -> str:
-        w = self.w
-        start = w.at("%scratch", w.extent(self.scratch.packed_a))
-        return w.at(start, w.mul(w.extent(self.scratch.packed_a_size), slot))
-
-    def _pack_a(self, strip: str, slot: str) -> None:
-        """Packs the rows of a strip; a single row of floats is read in place."""
-        w = self.w
-        first, rows = self.rows.at(w, strip)
-
-        def pack() -> list[Reg]:
-            operands = f"ptr {self._a_in_place(first)}, ptr {self._a_slot(slot)}, i64 {rows}"
-            w.function.do(f"call void @pack_a(ptr %args, {operands})")
-            return []
-
-        w.function.when(Reg(w.less("1", rows) if self.in_place else "true", BOOL), [], pack)
-
     def _multiply(
         self, strip: str, slot: str, b: tuple[str, str, str], column: str, columns: str, share: Share | None = None
     ) -> None:
         """Calls the tile function of the strip's row count for `columns` columns from `column` on."""
         w = self.w
         first, rows = self.rows.at(w, strip)
-        a = self._a_in_place(first)
+        a = self.left.in_place(w, first)
         if self.plan.packs_a:
-            a = w.choose(w.less("1", rows) if self.in_place else "true", self._a_slot(slot), a, "ptr")
+            a = w.choose(self.left.is_packed(w, rows), self.left.slot(w, slot), a, "ptr")
         ldc = w.extent(self.scratch.strip_row) if self.form.to_strip else "0"
         arguments = f"ptr %args, ptr {a}, ptr {b[0]}, i64 {b[1]}, i64 {b[2]}, i64 {columns}, i64 {ldc}"
         arguments += "".join(f", ptr {p}" for p in self._outputs(first, slot, column))

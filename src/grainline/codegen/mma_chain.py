@@ -19,7 +19,16 @@ from grainline.codegen.kernel import PLACEHOLDER, EmittedKernel, finished, math_
 from grainline.codegen.mma import emit_mma
 from grainline.codegen.mma_ahead import Runs, ahead_function, claim, fetches, left_runs, right_runs
 from grainline.codegen.mma_epilogue import streams_of
-from grainline.codegen.mma_nest import Right, StripRows, address, call_tile, coordinates, pack_right, strip_count
+from grainline.codegen.mma_nest import (
+    LeftRows,
+    Right,
+    StripRows,
+    address,
+    call_tile,
+    coordinates,
+    pack_right,
+    strip_count,
+)
 from grainline.codegen.mma_pack import pack_a_function, pack_b_function
 from grainline.codegen.mma_strip import whole_rows_function
 from grainline.codegen.mma_text import KernelText, Writer
@@ -174,6 +183,9 @@ class _Strips:
         self.w = kernel.internal("strips", parameters, "i32")
         self.batch: dict[Axis, str] = {axis: f"%x{i}" for i, axis in enumerate(batch)}
         self.rows = StripRows.of(self.w, plan.chain.first)
+        form = stages[0].form
+        places = scratch.packed_a, scratch.packed_a_size
+        self.left = LeftRows(self.rows, form.a_row_stride, *places, f"{form.prefix}pack_a", keeps_single=True)
         if self.chain.seen is not None:
             self.seen_slots = self.w.function.prologue(f"alloca [{self.together} x i64], align 8")
 
@@ -195,7 +207,7 @@ class _Strips:
 
         w.function.when(Reg(self.fetches, BOOL), [], lambda: self._ahead(first))
         each(self._claim)
-        each(self._pack_a)
+        each(partial(self.left.fill, w))
         seen = self._seen(first, after)
         for stage in self.stages:
             self._product(stage, each, w.less(w.sub(after, first), "2"), seen)
@@ -304,26 +316,8 @@ class _Strips:
         w = self.w
         if stage.number == 1:
             return self._strip_slot(self.stages[0], slot)
-        return w.choose(w.less("1", rows), self._a_slot(slot), self._a_in_place(first), "ptr")
-
-    def _a_in_place(self, first: str) -> str:
-        return self.w.at("%a", self.w.mul(self.w.extent(self.stages[0].form.a_row_stride), first))
-
-    def _a_slot(self, slot: str) -> str:
-        w = self.w
-        start = w.at("%scratch", w.extent(self.scratch.packed_a))
-        return w.at(start, w.mul(w.extent(self.scratch.packed_a_size), slot))
-
-    def _pack_a(self, strip: str, slot: str) -> None:
-        w = self.w
-        first, rows = self.rows.at(w, strip)
-
-        def pack() -> list[Reg]:
-            operands = f"ptr {self._a_in_place(first)}, ptr {self._a_slot(slot)}, i64 {rows}"
-            w.function.do(f"call void @{self.stages[0].form.prefix}pack_a(ptr %args, {operands})")
-            return []
-
-        w.function.when(Reg(w.less("1", rows), BOOL), [], pack)
+        left = self.left
+        return w.choose(left.is_packed(w, rows), left.slot(w, slot), left.in_place(w, first), "ptr")
 
     def _outputs(self, stage: _Stage, first: str, slot: str, column: str) -> list[str]:
         """The pointers of the tile function at the strip's first row and `column`."""

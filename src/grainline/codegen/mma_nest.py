@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from grainline.base.dims import Expr
+from grainline.base.dtypes import BOOL
+from grainline.codegen.emit import Reg
 from grainline.codegen.mma_text import Writer
 from grainline.plan.mma import DIRECT_B_STRIPS, Product
 from grainline.plan.panels import PANEL, STRIP_ROWS
@@ -97,6 +99,43 @@ class StripRows:
         first = w.add(w.mul(strip, self.each), w.smaller(strip, self.longer))
         more = w.function.raw(f"icmp slt i64 {strip}, {self.longer}")
         return first, w.add(self.each, w.function.raw(f"zext i1 {more} to i64"))
+
+
+@dataclass(frozen=True, slots=True)
+class LeftRows:
+    """The left rows of strips, at %a in rows `row_stride` apart, and packed in slots of %scratch (floats).
+
+    pack: the function that packs. keeps_single: a single row is never packed, it is read in place.
+    """
+
+    rows: StripRows
+    row_stride: int | Expr
+    slots: int | Expr
+    slot_size: int | Expr
+    pack: str
+    keeps_single: bool
+
+    def in_place(self, w: Writer, first: str) -> str:
+        return w.at("%a", w.mul(w.extent(self.row_stride), first))
+
+    def slot(self, w: Writer, slot: str) -> str:
+        start = w.at("%scratch", w.extent(self.slots))
+        return w.at(start, w.mul(w.extent(self.slot_size), slot))
+
+    def is_packed(self, w: Writer, rows: str) -> str:
+        """Whether a strip of `rows` rows is packed, as i1."""
+        return w.less("1", rows) if self.keeps_single else "true"
+
+    def fill(self, w: Writer, strip: str, slot: str) -> None:
+        """Packs the rows of a strip into its slot."""
+        first, rows = self.rows.at(w, strip)
+
+        def pack() -> list[Reg]:
+            operands = f"ptr {self.in_place(w, first)}, ptr {self.slot(w, slot)}, i64 {rows}"
+            w.function.do(f"call void @{self.pack}(ptr %args, {operands})")
+            return []
+
+        w.function.when(Reg(self.is_packed(w, rows), BOOL), [], pack)
 
 
 def call_tile(w: Writer, prefix: str, rows: str, arguments: str) -> None:
