@@ -13,6 +13,7 @@ from grainline.base.errors import EndOfSequence, KernelError
 from grainline.session.model import Model
 
 ENCODERS = ("encoder_int8", "encoder_fp32")
+EXECUTORS = (("sequential", None), ("multi-worker", 3))
 
 
 def feeds_of(model: Model) -> dict[str, np.ndarray[Any, Any]]:
@@ -22,11 +23,14 @@ def feeds_of(model: Model) -> dict[str, np.ndarray[Any, Any]]:
 
 
 @pytest.mark.parametrize("encoder", ENCODERS)
-def test_a_fault_at_every_node(encoder: str, request: pytest.FixtureRequest) -> None:
-    model = grainline.load(request.getfixturevalue(encoder), threads=1)
+@pytest.mark.parametrize(("executor", "workers"), EXECUTORS)
+def test_a_fault_at_every_node(
+    encoder: str, executor: str, workers: int | None, request: pytest.FixtureRequest
+) -> None:
+    model = grainline.load(request.getfixturevalue(encoder), threads=1, executor=executor, workers=workers)
     feeds = feeds_of(model)
     expected = model.run(feeds)[0]
-    native = model.compiled.executor._native
+    native = model._compiled.executor._native
     nodes = native.nodes()
     held = []
     for number, (_, kernel, operator) in enumerate(nodes):

@@ -110,3 +110,11 @@ def test_a_traced_run_gives_the_same_result(add_model: bytes) -> None:
     trace = model.profile({"a": x, "b": x}, runs=2)
     assert len([event for event in trace.events if event["name"] == "model_run"]) == 2
     np.testing.assert_array_equal(model.run({"a": x, "b": x})[0], x + x)
+
+
+def test_every_worker_has_a_track(add_model: bytes) -> None:
+    x = np.arange(8, dtype=np.float32).reshape(2, 4)
+    trace = grainline.load(add_model, executor="multi-worker", workers=2).profile({"a": x, "b": x})
+    named = {event["tid"]: event["args"]["name"] for event in trace.events if event["ph"] == "M"}
+    tracks = {named[event["tid"]] for event in spans(trace.events) if event["cat"] == "Node"}
+    assert tracks == {"caller, worker 0", "worker 1"}, "memory tasks lie on a track of their own"

@@ -148,3 +148,14 @@ def test_a_failing_node_leaves_its_operands_and_attributes(model: Model, tmp_pat
     (tmp_path / "failure.json").unlink()
     model.run_watched(FEEDS, dump)
     assert not (tmp_path / "failure.json").exists(), "a run that succeeds leaves nothing"
+
+
+def test_a_saved_model_is_watched_like_a_compiled_one(add_model: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "add.onnx"
+    path.write_bytes(add_model)
+    x = np.ones((2, 4), np.float32)
+    for _ in range(2):  # the second one comes from the cache
+        recorder = Recorder()
+        results = grainline.load(path).run_watched({"a": x, "b": x}, recorder)
+        np.testing.assert_array_equal(results[0], x + x)
+        assert ("node_ended", 0) in recorder.told

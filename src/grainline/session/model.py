@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,6 +40,7 @@ class Model:
         self._options = options
         self._compiled = saved.open_or_compile(self._source, options.resolved())
         self._execute = self._compiled.run
+        self._whole: Any = None
         self.inputs = [describe(v) for v in self._compiled.inputs]
         self.outputs = [describe(v) for v in self._compiled.outputs]
         self._output_names = frozenset(info.name for info in self.outputs)
@@ -92,8 +94,14 @@ class Model:
 
     @property
     def compiled(self) -> Any:
-        """What runs the model; for tools."""
-        return self._compiled
+        """The compiled model with its execution graph, for tools. A saved model has none; it is compiled once more."""
+        if self._whole is None:
+            from grainline import saved
+
+            has_graph = bool(self._compiled.executor.graph.main)
+            options = replace(self._options.resolved(), cache=False)
+            self._whole = self._compiled if has_graph else saved.open_or_compile(self._source, options)
+        return self._whole
 
     def trim(self) -> None:
         """Gives the memory that is kept between runs back to the system."""
@@ -110,7 +118,7 @@ class Model:
 
     def run_watched(self, feeds: Mapping[str, Any], *subscribers: Subscriber) -> list[np.ndarray]:
         """As `run`, with subscribers (kernel traces, dumps; see `grainline.runtime.watch`) told of every node."""
-        return self._compiled.executor.run_watched(feeds, subscribers)
+        return self.compiled.executor.run_watched(feeds, subscribers)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Model, (self._source, self._options)
