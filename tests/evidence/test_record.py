@@ -10,9 +10,10 @@ import pytest
 
 from grainline.evidence.audit import audit, audit_captures
 from grainline.evidence.records import read_json
+from grainline.evidence.regret import verdicts
 from grainline.evidence.suites import find
 from grainline.evidence.summary import summarise
-from grainline.evidence.tables import markdown
+from grainline.evidence.tables import condition_rows, markdown
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORD = ROOT / "evidence" / "records" / "zen4-2"
@@ -54,3 +55,11 @@ def test_the_page_quotes_the_record() -> None:
     quoted = re.findall(r"\d\.\d{3} \(\d\.\d{3}–\d+\.\d{3}\)", (ROOT / "docs" / "evidence.md").read_text())
     assert len(quoted) >= 12
     assert set(quoted) <= known, f"not in the record: {set(quoted) - known}"
+
+
+def test_the_page_quotes_the_held_out_record() -> None:
+    report = read_json(ROOT / "evidence" / "records" / "zen4-2-held-out" / "held-out.json.gz")
+    assert len(report["visits"]) == 61
+    page = (ROOT / "docs" / "evidence.md").read_text()
+    for row in condition_rows(list(verdicts(report)))[1]:
+        assert f"| {' | '.join(row[2:7])} |" in page, f"{row[0]} is not what the page says"
