@@ -57,16 +57,24 @@ void bind_cost(nb::module_& module) {
   using nb::arg;
   nb::class_<MachineCosts>(module, "MachineCosts")
       .def(nb::init<>())
-      .def("__init__",
-           [](MachineCosts* self, double task_ps, double hot_paid_ps, double hot_delay_ps,
-              double parked_paid_ps, double parked_delay_ps, double home_delay_ps,
-              double private_bytes, double shared_bytes, double shared_byte_ps,
-              double memory_byte_ps, double bus_byte_ps, double slack, double tie) {
-             new (self) MachineCosts{
-                 task_ps,       hot_paid_ps,   hot_delay_ps, parked_paid_ps, parked_delay_ps,
-                 home_delay_ps, private_bytes, shared_bytes, shared_byte_ps, memory_byte_ps,
-                 bus_byte_ps,   slack,         tie};
-           });
+      .def_rw("task_ps", &MachineCosts::task_ps)
+      .def_rw("hot_paid_ps", &MachineCosts::hot_paid_ps)
+      .def_rw("hot_delay_ps", &MachineCosts::hot_delay_ps)
+      .def_rw("parked_paid_ps", &MachineCosts::parked_paid_ps)
+      .def_rw("parked_delay_ps", &MachineCosts::parked_delay_ps)
+      .def_rw("home_delay_ps", &MachineCosts::home_delay_ps)
+      .def_rw("nearest_bytes", &MachineCosts::nearest_bytes)
+      .def_rw("private_bytes", &MachineCosts::private_bytes)
+      .def_rw("shared_bytes", &MachineCosts::shared_bytes)
+      .def_rw("private_byte_ps", &MachineCosts::private_byte_ps)
+      .def_rw("shared_byte_ps", &MachineCosts::shared_byte_ps)
+      .def_rw("memory_byte_ps", &MachineCosts::memory_byte_ps)
+      .def_rw("bus_byte_ps", &MachineCosts::bus_byte_ps)
+      .def_rw("crowd", &MachineCosts::crowd)
+      .def_rw("slack", &MachineCosts::slack)
+      .def_rw("tie", &MachineCosts::tie);
+  module.def("set_machine_costs", &set_machine_costs, arg("costs"),
+             "What launches of models that are loaded from now on are chosen by.");
   module.def("launch_time", time_of, arg("work_ps"), arg("traffic_bytes"), arg("task_ps"),
              arg("blocks"), arg("grain"), arg("homes"), arg("is_hot"), arg("costs"),
              "Predicted picoseconds of one launch.");

@@ -1,6 +1,7 @@
 #include "cost/launch.h"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cstddef>
 
@@ -13,11 +14,14 @@ constexpr size_t kMostChoices = 160;   // 8 numbers of homes, at most 17 grains 
 
 int64_t ceil_div(int64_t value, int64_t unit) { return (value - 1) / unit + 1; }
 
-// Bytes beyond a cache cost, the ones that fit do not.
-double memory_ps(double bytes, const MachineCosts& c) {
-  const double beyond_private = std::max(bytes - c.private_bytes, 0.0);
+// Bytes that fit a cache cost what the next nearer one could not hold; homes bring their own.
+double memory_ps(double bytes, int homes, const MachineCosts& c) {
+  const double beyond_nearest = std::max(bytes - homes * c.nearest_bytes, 0.0);
+  const double beyond_private = std::max(bytes - homes * c.private_bytes, 0.0);
   const double beyond_shared = std::max(bytes - c.shared_bytes, 0.0);
-  return (beyond_private - beyond_shared) * c.shared_byte_ps + beyond_shared * c.memory_byte_ps;
+  const double near = std::max(beyond_nearest - beyond_private, 0.0);
+  const double shared = std::max(beyond_private - beyond_shared, 0.0);
+  return near * c.private_byte_ps + shared * c.shared_byte_ps + beyond_shared * c.memory_byte_ps;
 }
 
 // When `tasks` tasks that take `each`, and then one that takes `last`, are done by a caller that
@@ -38,19 +42,30 @@ double finish(int64_t tasks, double each, double last, int64_t others, double de
   return last > 0 ? std::max(end, std::min(caller, earliest) + last) : end;
 }
 
+constexpr MachineCosts kDefaultCosts;
+// Replaced ones are never freed: somebody may be copying them.
+std::atomic<const MachineCosts*> process_costs{&kDefaultCosts};
+
 }  // namespace
+
+// Release and acquire: whoever sees the pointer sees the numbers.
+void set_machine_costs(const MachineCosts& costs) {
+  process_costs.store(new MachineCosts(costs), std::memory_order_release);
+}
+
+MachineCosts machine_costs() { return *process_costs.load(std::memory_order_acquire); }
 
 double launch_time(const LaunchWork& w, int64_t grain, int homes, bool is_hot,
                    const MachineCosts& c) {
   const int64_t blocks = std::max<int64_t>(w.blocks, 1);
   const auto bytes = static_cast<double>(w.traffic_bytes);
-  const double work = static_cast<double>(w.work_ps) + memory_ps(bytes, c);
   const auto own = static_cast<double>(w.task_ps);
   const int64_t tasks = grain >= blocks ? 1 : ceil_div(blocks, grain);
-  homes = static_cast<int>(std::min<int64_t>(homes, tasks));
+  homes = static_cast<int>(std::max<int64_t>(std::min<int64_t>(homes, tasks), 1));
+  const double work = static_cast<double>(w.work_ps) + memory_ps(bytes, homes, c);
   if (homes <= 1) return work + own;
 
-  const double per_block = work / static_cast<double>(blocks);
+  const double per_block = work * (1 + c.crowd) / static_cast<double>(blocks);
   const int64_t short_blocks = blocks % grain;
   const double each = per_block * static_cast<double>(grain) + own + c.task_ps;
   const double last =
@@ -66,7 +81,7 @@ double launch_time(const LaunchWork& w, int64_t grain, int homes, bool is_hot,
 LaunchChoice choose_launch(const LaunchWork& work, int homes_allowed, bool is_hot,
                            const MachineCosts& costs) {
   const int64_t blocks = std::max<int64_t>(work.blocks, 1);
-  LaunchChoice tried[kMostChoices];
+  LaunchChoice tried[kMostChoices];  // not initialised: count of them are
   size_t count = 0;
   double best_ps = 0;
   const auto consider = [&](int64_t grain, int homes) {

@@ -120,7 +120,7 @@ class RunState {
   int homes_allowed = 1;       // for this run
   int homes_wanted = 1;        // the most that a launch of the current tiling uses
   bool wants_threads = false;  // there is enough work to wake pool threads for
-  MachineCosts costs;
+  const MachineCosts costs = machine_costs();
 
  private:
   static constexpr int64_t kPollEveryPs = 20'000'000;

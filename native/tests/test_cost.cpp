@@ -104,7 +104,8 @@ double play(const LaunchWork& work, int64_t grain, int homes, const MachineCosts
   std::vector<double> free_at(static_cast<size_t>(homes), 0);
   const double delay = std::max(costs.hot_delay_ps - costs.hot_paid_ps, 0.0);
   std::fill(free_at.begin() + 1, free_at.end(), delay);
-  const double per_block = static_cast<double>(work.work_ps) / static_cast<double>(work.blocks);
+  const double work_ps = static_cast<double>(work.work_ps) * (1 + costs.crowd);
+  const double per_block = work_ps / static_cast<double>(work.blocks);
   const auto task_ps = [&](int64_t blocks) {
     return per_block * static_cast<double>(blocks) + static_cast<double>(work.task_ps) +
            costs.task_ps;

@@ -123,6 +123,14 @@ CACHE_DIR: Knob[Path | None] = Knob(
     "Where compiled machine code is kept; the default is the user's cache folder.",
     _folder,
 )
+MACHINE_FILE: Knob[Path | None] = Knob(
+    "GRAINLINE_MACHINE_FILE",
+    "path of a file",
+    None,
+    "Calibrated costs of this machine, as `grainline calibrate` writes them; the default is one file per processor "
+    "model in the user's configuration folder.",
+    _folder,
+)
 DEBUG = Knob(
     "GRAINLINE_DEBUG",
     "integer 0 to 5",
@@ -173,6 +181,7 @@ ALL: tuple[Knob[Any], ...] = (
     ORT_NUM_THREADS,
     CACHE,
     CACHE_DIR,
+    MACHINE_FILE,
     DEBUG,
     EXECUTOR,
     MEMORY_LIMIT_MIB,

@@ -12,10 +12,10 @@ from collections.abc import Mapping as Table
 
 from grainline import _native
 from grainline.base.dims import Expr, ceil_div, evaluate, product, symbols
-from grainline.plan.machine import SHIPPED, Machine
+from grainline.plan.machine import REFERENCE, Machine
 from grainline.plan.policy import CostCoefficients, ExecutionCost, ExecutionCostPolicy, ExecutionTarget, ExecutionWork
-from grainline.plan.types import LOCAL, Candidate, Mapping
-from grainline.plan.work import Work, realised_work
+from grainline.plan.types import Candidate, Mapping
+from grainline.plan.work import realised_work
 from grainline.tile.ir import TileProgram
 
 TYPICAL_EXTENT = 128
@@ -28,10 +28,10 @@ class CalibratedExecutionCostPolicy(ExecutionCostPolicy):
     of the launch: `memory` is what lies beyond those caches, `imbalance` what late starts, rounding and slack lose.
     """
 
-    def __init__(self, machine: Machine = SHIPPED) -> None:
+    def __init__(self, machine: Machine = REFERENCE) -> None:
         self.machine = machine
         self.tie = machine.tie
-        self.costs = _native.MachineCosts(*machine.launch_costs)
+        self.costs = machine.costs()
         self.bytes = 0
 
     def per_packet(
@@ -69,14 +69,25 @@ class CalibratedExecutionCostPolicy(ExecutionCostPolicy):
         return ExecutionCost(*shares, lost, tasks, paid, score)
 
 
-def launch_cost(program: TileProgram, mapping: Mapping, blocks: int | Expr, machine: Machine = SHIPPED) -> int | Expr:
+def launch_cost(program: TileProgram, mapping: Mapping, blocks: int | Expr, machine: Machine = REFERENCE) -> int | Expr:
     """Picoseconds of all blocks on one thread, as an extent of the program's symbols."""
-    prices = machine.picoseconds
-    work = realised_work(program, mapping)
-    programs = product(axis.extent for axis in program.roots)
-    if mapping.kind == LOCAL:
-        return programs * (_local_program(work, mapping, prices) + prices["program"]) + prices["launch"]
-    return _whole_lanes(program, mapping) * _sum(work, prices) + blocks * prices["block"] + prices["launch"]
+    total: int | Expr = 0
+    for times, amounts in launch_items(program, mapping, blocks):
+        total = total + times * round(sum(machine.picoseconds[kind] * amount for kind, amount in amounts.items()))
+    return total
+
+
+def launch_items(
+    program: TileProgram, mapping: Mapping, blocks: int | Expr
+) -> list[tuple[int | Expr, Table[str, int]]]:
+    """What a launch does: so many times these amounts of priced kinds."""
+    is_local = mapping.is_local
+    lanes = product(axis.extent for axis in program.roots) if is_local else _whole_lanes(program, mapping)
+    items: list[tuple[int | Expr, Table[str, int]]] = [(1, {"launch": 1})]
+    for times, amounts in realised_work(program, mapping).terms.items():
+        items.append((lanes * (_padded(times, mapping) if is_local else times), amounts))
+    items.append((lanes, {"program": 1}) if is_local else (blocks, {"block": 1}))
+    return items
 
 
 def typical(cost: int | Expr) -> int:
@@ -92,24 +103,20 @@ def traffic_bytes(program: TileProgram) -> int | Expr:
     return total
 
 
+def _padded(times: int | Expr, mapping: Mapping) -> int | Expr:
+    """A static extent of the lane axis in whole packets."""
+    axis = mapping.lane_axis
+    if axis is None or times != axis.extent or not isinstance(times, int) or times == 1:
+        return times
+    return ceil_div(times, mapping.width) * mapping.width
+
+
 def _packets(program: TileProgram, mapping: Mapping, extents: Table[str, int]) -> int:
     programs = evaluate(product(axis.extent for axis in program.roots), extents)
     if mapping.is_local or mapping.lane_axis is None:
         return programs
     lane = evaluate(mapping.lane_axis.extent, extents)
     return programs // lane * -(-lane // mapping.width) if lane else 0
-
-
-def _local_program(work: Work, mapping: Mapping, prices: Table[str, int]) -> int | Expr:
-    axis = mapping.lane_axis
-    assert axis is not None
-    padded: int | Expr = axis.extent
-    if isinstance(padded, int):
-        padded = ceil_div(padded, mapping.width) * mapping.width
-    total: int | Expr = 0
-    for times, counts in work.terms.items():
-        total = total + (padded if times == axis.extent and times != 1 else times) * _picoseconds(counts, prices)
-    return total
 
 
 def _whole_lanes(program: TileProgram, mapping: Mapping) -> int | Expr:
@@ -121,14 +128,3 @@ def _whole_lanes(program: TileProgram, mapping: Mapping) -> int | Expr:
             extent = ceil_div(extent, mapping.width) * mapping.width
         lanes = lanes * extent
     return lanes
-
-
-def _sum(work: Work, prices: Table[str, int]) -> int | Expr:
-    total: int | Expr = 0
-    for times, counts in work.terms.items():
-        total = total + times * _picoseconds(counts, prices)
-    return total
-
-
-def _picoseconds(counts: Table[str, int], prices: Table[str, int]) -> int:
-    return sum(prices[kind] * amount for kind, amount in counts.items())

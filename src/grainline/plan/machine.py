@@ -1,76 +1,158 @@
 """What one machine takes: prices of realised work, of handing work to other threads, and of memory beyond the caches.
 
-`picoseconds` prices the kinds of `plan.work`; the other fields are those of the native `MachineCosts`, in their order.
-`grainline calibrate` measures all of them; without it the shipped numbers of the nearest processor are used, and said
-to be. A choice among numeric signatures always uses the shipped ones, so that bits do not depend on a measurement.
+`grainline calibrate` measures a machine and keeps the result in the user's configuration folder, one file per
+processor model. Without it the shipped numbers of the nearest processor are used, labelled by where they come from. A
+choice among numeric signatures always uses `REFERENCE`, so that bits do not depend on a measurement.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import re
 from collections.abc import Mapping as Table
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
-# Per element unless said otherwise; contiguous per byte; packet, lane_fold and scalars per program.
-PICOSECONDS: Table[str, int] = {
-    "contiguous": 20,
-    "broadcast": 15,
-    "strided": 700,
-    "scatter": 600,
-    "cheap": 25,
-    "exp": 320,
-    "log": 350,
-    "log1p": 500,
-    "tanh": 290,
-    "erf": 360,
-    "sigmoid": 430,
-    "softplus": 850,
-    "sin": 600,
-    "cos": 600,
-    "pow": 1500,
-    "div": 120,
-    "mod": 3000,
-    "fmod": 2500,
-    "sqrt": 120,
-    "rsqrt": 370,
-    "reciprocal": 120,
-    "scalar_cheap": 400,
-    "scalar_dear": 5000,
-    "lane_fold": 5000,
-    "packet": 2000,
-    "block": 5000,
-    "program": 2000,
-    "launch": 20000,
+from grainline import _native
+from grainline.base import knobs
+from grainline.base.errors import OptionError
+from grainline.plan.target import Target, processor_name
+
+# Picoseconds, measured on Zen 4 with 64-byte vectors. Per element unless said otherwise; contiguous per byte; packet
+# per pass of a program, lane_fold and scalars per program.
+PICOSECONDS: Table[str, float] = {
+    "contiguous": 2.8,
+    "broadcast": 5,
+    "strided": 330,
+    "scatter": 250,
+    "cheap": 7.5,
+    "exp": 162,
+    "log": 345,
+    "log1p": 446,
+    "tanh": 172,
+    "erf": 217,
+    "sigmoid": 247,
+    "softplus": 853,
+    "sin": 530,
+    "cos": 514,
+    "pow": 1380,
+    "div": 40,
+    "mod": 4470,
+    "fmod": 4380,
+    "sqrt": 111,
+    "rsqrt": 215,
+    "reciprocal": 43,
+    "scalar_cheap": 100,
+    "scalar_dear": 500,
+    "lane_fold": 1320,
+    "packet": 250,
+    "block": 760,
+    "program": 250,
+    "launch": 14000,
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Prices of one processor; `origin` says where they come from."""
+    """Prices of one processor; `origin` says where they come from. Fields after `picoseconds` are `MachineCosts`."""
 
-    origin: str = "shipped: x86-64 server"
-    picoseconds: Table[str, int] = field(default_factory=lambda: dict(PICOSECONDS))
+    origin: str
+    picoseconds: Table[str, float] = field(default_factory=lambda: dict(PICOSECONDS))
     task_ps: float = 60e3
     hot_paid_ps: float = 100e3
     hot_delay_ps: float = 250e3
     parked_paid_ps: float = 8e6
     parked_delay_ps: float = 16e6
     home_delay_ps: float = 1e6
-    private_bytes: float = 512 << 10
+    nearest_bytes: float = 32 << 10
+    private_bytes: float = 1 << 20
     shared_bytes: float = 16 << 20
-    shared_byte_ps: float = 10
+    private_byte_ps: float = 5
+    shared_byte_ps: float = 15
     memory_byte_ps: float = 60
     bus_byte_ps: float = 35
+    crowd: float = 0.05
     slack: float = 0.3
     tie: float = 0.02
 
-    @property
-    def launch_costs(self) -> tuple[float, ...]:
-        """The arguments of the native `MachineCosts`."""
-        return (
-            *(self.task_ps, self.hot_paid_ps, self.hot_delay_ps, self.parked_paid_ps, self.parked_delay_ps),
-            *(self.home_delay_ps, self.private_bytes, self.shared_bytes, self.shared_byte_ps, self.memory_byte_ps),
-            *(self.bus_byte_ps, self.slack, self.tie),
-        )
+    def costs(self) -> _native.MachineCosts:
+        """The native numbers that launches are chosen by."""
+        costs = _native.MachineCosts()
+        for each in fields(self)[2:]:
+            setattr(costs, each.name, getattr(self, each.name))
+        return costs
+
+    def scaled(self, origin: str, factor: float) -> Machine:
+        """The same machine with arithmetic that takes `factor` times as long."""
+        slower = {kind: price * factor for kind, price in self.picoseconds.items()}
+        return replace(self, origin=origin, picoseconds=slower)
 
 
-SHIPPED = Machine()
+REFERENCE = Machine("shipped: measured on AMD Zen 4, two virtual processors")
+#: by LLVM's names of processors; the first pattern that matches
+SHIPPED: tuple[tuple[str, Machine], ...] = (
+    ("znver[45]", REFERENCE),
+    (
+        "icelake|sapphirerapids|graniterapids|skylake-avx512|cascadelake",
+        REFERENCE.scaled("shipped: estimated from Zen 4 for x86-64 with AVX-512", 1.2),
+    ),
+    ("neoverse|apple-m|cortex-[ax]", REFERENCE.scaled("shipped: estimated from Zen 4 for aarch64 with NEON", 3.0)),
+)
+FALLBACK = REFERENCE.scaled("shipped: estimated from Zen 4 for x86-64 with AVX2", 2.0)
+
+
+def shipped_machine(target: Target) -> Machine:
+    """The numbers that come with the package for the nearest processor."""
+    return next((machine for pattern, machine in SHIPPED if re.match(pattern, target.cpu)), FALLBACK)
+
+
+def machine_of(target: Target) -> Machine:
+    """The calibrated machine, else the shipped one. A calibration that cannot be used is an error that names it."""
+    return _machine_at(machine_path(target), target)
+
+
+@lru_cache(maxsize=8)
+def _machine_at(path: Path, target: Target) -> Machine:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return shipped_machine(target)
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionError(f"calibration {path}: {error}") from error
+    return parse_machine(text, str(path))
+
+
+def machine_path(target: Target) -> Path:
+    """Where the calibration of this processor is kept, one file per model."""
+    given = knobs.MACHINE_FILE.read(os.environ)
+    if given is not None:
+        return given
+    import platformdirs
+
+    slug = re.sub("[^a-z0-9]+", "-", f"{target.cpu} {processor_name()}".lower()).strip("-")
+    return Path(platformdirs.user_config_dir("grainline")) / "machines" / f"{slug}.json"
+
+
+def parse_machine(text: str, name: str) -> Machine:
+    """Reads what `machine_text` wrote; OptionError names the field that is missing or no number >= 0."""
+    try:
+        values: dict[str, Any] = json.loads(text)["machine"]
+        names = {each.name for each in fields(Machine)}
+        if set(values) != names or set(values["picoseconds"]) != set(PICOSECONDS):
+            raise ValueError(f"expected the fields {sorted(names)} and a price for {sorted(PICOSECONDS)}")
+        numbers = {**values, **values["picoseconds"]}
+        for key, value in numbers.items():
+            is_number = isinstance(value, int | float) and 0 <= value < float("inf")
+            if key not in ("origin", "picoseconds") and not is_number:
+                raise ValueError(f"{key}: expected a number >= 0, found {value!r}")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise OptionError(f"calibration {name}: {error}") from error
+    return Machine(**values)
+
+
+def machine_text(machine: Machine, raw: Table[str, Any]) -> str:
+    """The file of a machine, with the raw data that it was fitted to."""
+    return json.dumps({"machine": asdict(machine), "raw": raw}, indent=1) + "\n"

@@ -117,6 +117,13 @@ def _cpuinfo() -> list[str]:
     return text.splitlines(keepends=True)
 
 
+def processor_name() -> str:
+    """The model as the system names it; empty where it does not."""
+    lines = dict(line.split(":", 1) for line in _cpuinfo() if ":" in line)
+    named = {key.strip(): value.strip() for key, value in lines.items()}
+    return named.get("model name") or " ".join(named.get(key, "") for key in ("CPU implementer", "CPU part")).strip()
+
+
 def _kernel_flags() -> frozenset[str]:
     """Processor flags that the Linux kernel admits; empty where they are not listed."""
     for line in _cpuinfo():
