@@ -21,22 +21,22 @@ struct LaunchWork {
 
 // What this machine takes, in picoseconds. The defaults suit a virtual x86-64 server.
 struct MachineCosts {
-  double task_ps = 60e3;            // claiming and settling one task
-  double hot_paid_ps = 100e3;       // what the caller pays to hand work over, threads awake
-  double hot_delay_ps = 250e3;      // until another home has begun
-  double parked_paid_ps = 8e6;      // the same when threads must be woken
-  double parked_delay_ps = 16e6;    // since the dispatch began
+  double task_ps = 39e3;            // claiming and settling one task
+  double hot_paid_ps = 150e3;       // what the caller pays to hand work over, threads awake
+  double hot_delay_ps = 300e3;      // until another home has begun
+  double parked_paid_ps = 7e6;      // the same when threads must be woken
+  double parked_delay_ps = 17e6;    // since the dispatch began
   double home_delay_ps = 1e6;       // parked: later by this for each doubling of the homes
   double nearest_bytes = 32 << 10;  // first cache of a core
   double private_bytes = 1 << 20;   // all caches of a core
-  double shared_bytes = 16 << 20;   // cache of all cores
+  double shared_bytes = 32 << 20;   // cache of all cores
   double private_byte_ps = 5;       // what a byte beyond the first cache adds on one core
-  double shared_byte_ps = 15;       // beyond the core's own
-  double memory_byte_ps = 60;       // beyond all
-  double bus_byte_ps = 35;          // a byte of memory, all cores together
-  double crowd = 0.05;  // of the work: how much slower each home is when others work too
-  double slack = 0.3;   // of one task, when several homes work
-  double tie = 0.02;    // predictions this close are the same
+  double shared_byte_ps = 6.5;      // beyond the core's own
+  double memory_byte_ps = 48;       // beyond all
+  double bus_byte_ps = 29;          // a byte of memory, all cores together
+  double crowd = 0;    // of the work: how much slower each home is when others work too
+  double slack = 0.3;  // of one task, when several homes work
+  double tie = 0.02;   // predictions this close are the same
 };
 
 // What launches are chosen by in this process; set when a machine's own costs are known.

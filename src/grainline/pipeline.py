@@ -36,6 +36,7 @@ from grainline.importer.model import import_model
 from grainline.importer.proto import open_model
 from grainline.lower.lower import Backend, lower
 from grainline.plan.digits import in_digits
+from grainline.plan.machine import use_machine
 from grainline.plan.mma_chain import refusal_of
 from grainline.plan.panels import PANEL, pack_panels, pack_quads
 from grainline.plan.planner import plan
@@ -62,7 +63,9 @@ def compile_graph(
 ) -> CompiledModel:
     """The same from a compute graph whose weights lie in `data`."""
     store = open_cache(options.cache_dir) if options.cache else ObjectCache(None)
-    kernels = KernelTable(host_target(store.folder))
+    target = host_target(store.folder)
+    use_machine(target)
+    kernels = KernelTable(target)
     with step("passes"):
         graph = run_passes(imported, after=show_graph)
     with step("lower, plan and emit"):

@@ -35,6 +35,8 @@ from grainline.execgraph.ir import ExecuteGraph
 from grainline.execgraph.pack import Packed
 from grainline.graph.ir import ModelInfo
 from grainline.graph.lookups import Lookup
+from grainline.plan.machine import use_machine
+from grainline.plan.target import host_target
 from grainline.runtime.executor import ModelExecutor
 
 MAGIC = b"GRAINLINE"
@@ -105,6 +107,7 @@ def load(spot: Spot, options: Options) -> CompiledModel | None:
         kernels = _link(record, spot.store)
         if kernels is None:
             return None
+        use_machine(host_target(spot.store.folder))
         executor = ModelExecutor(
             record.graph,
             {symbol: kernel.address for symbol, kernel in kernels.items()},

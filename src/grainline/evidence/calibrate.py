@@ -8,7 +8,7 @@ from one copy at sizes that fit each cache, the pool from kernels of known lengt
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -191,18 +191,18 @@ def _fit_memory(machine: Machine, target: Target) -> tuple[Machine, dict[str, An
 def _fit_threads(machine: Machine, target: Target) -> tuple[Machine, dict[str, Any]]:
     """Solves the model of `launch_time` for what a task, handing over, late starts and company take.
 
-    Two empty tasks give what the caller pays, many empty ones what a task takes. Of many tasks of known length two homes
-    need half of (work * (1 + crowd) + tasks + delay of the other home): a long launch shows the crowd, a short one the
-    delay.
+    Two empty tasks give what the caller pays, many empty ones what a task takes. Of many tasks of known length two
+    homes need half of (work * (1 + crowd) + tasks + delay of the other home): a long launch shows the crowd, and a
+    parked one the delay. A short launch of two tasks ends as late as the other home begins.
     """
     raw: dict[str, Any] = {}
 
-    def measure(label: str, timed: Timed, is_parked: bool) -> float:
-        raw[label] = [timed.dispatch_ns(1, is_parked) for _ in range(ROUNDS)]
+    def measure(label: str, timed: Timed, is_parked: bool, grain: int = 1) -> float:
+        raw[label] = [timed.dispatch_ns(grain, is_parked) for _ in range(ROUNDS)]
         return median(raw[label]) * 1e3
 
     two, many = (_busy(blocks, 16, target) for blocks in (2, 130))
-    short, long = (_busy(blocks, 1024, target) for blocks in (64, 1024))
+    short, long = (_busy(blocks, 1024, target) for blocks in (16, 1024))
     raw["short, alone"], raw["long, alone"] = ([t.entry_ns() for _ in range(ROUNDS)] for t in (short, long))
     short_ps, long_ps = (median(raw[f"{name}, alone"]) * 1e3 for name in ("short", "long"))
 
@@ -211,11 +211,15 @@ def _fit_threads(machine: Machine, target: Target) -> tuple[Machine, dict[str, A
     paid = max(two_ps - task, 10e3)
     parked_paid = max(measure("two empty tasks, parked", two, True) - task, paid)
     crowd = max((2 * (measure("long, hot", long, False) - paid) - 1024 * task) / long_ps - 1, 0.0)
-    late = 2 * (measure("short, hot", short, False) - paid) - short_ps * (1 + crowd) - 64 * task
+    late = measure("short, hot", short, False, 8) - paid - short_ps / 2 * (1 + crowd) - task
     parked_late = 2 * (measure("long, parked", long, True) - parked_paid) - long_ps * (1 + crowd) - 1024 * task
     found = {
-        **{"task_ps": task, "hot_paid_ps": paid, "parked_paid_ps": parked_paid, "crowd": crowd},
-        **{"hot_delay_ps": paid + max(late, 0.0), "parked_delay_ps": parked_paid + max(parked_late, 0.0)},
+        "task_ps": task,
+        "hot_paid_ps": paid,
+        "parked_paid_ps": parked_paid,
+        "crowd": crowd,
+        "hot_delay_ps": paid + max(late, 0.0),
+        "parked_delay_ps": parked_paid + max(parked_late, 0.0),
     }
     return replace(machine, **{name: float(f"{value:.4g}") for name, value in found.items()}), raw
 
@@ -225,10 +229,10 @@ def _busy(rows: int, n: int, target: Target) -> Timed:
     return Timed(Sample(busy_rows(rows, n), LOCAL, target.packet_width), target)
 
 
-def worst_errors(raw: list[dict[str, Any]], prices: dict[str, float]) -> Iterator[tuple[float, str]]:
+def predictions(raw: list[dict[str, Any]], prices: Mapping[str, float]) -> list[tuple[float, str]]:
     """(predicted / measured, kernel) of every sample, worst first."""
     ratios = []
     for row in raw:
         predicted = sum(prices[kind] * amount for kind, amount in row["items"].items())
-        ratios.append((predicted / (median(row["ns"]) * 1e3), row["kernel"]))
-    yield from sorted(ratios, key=lambda each: -abs(np.log(max(each[0], 1e-9))))
+        ratios.append((max(predicted, 1e-3) / (median(row["ns"]) * 1e3), str(row["kernel"])))
+    return sorted(ratios, key=lambda each: -abs(np.log(each[0])))

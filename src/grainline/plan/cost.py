@@ -28,6 +28,8 @@ class CalibratedExecutionCostPolicy(ExecutionCostPolicy):
     of the launch: `memory` is what lies beyond those caches, `imbalance` what late starts, rounding and slack lose.
     """
 
+    is_measured = True
+
     def __init__(self, machine: Machine = REFERENCE) -> None:
         self.machine = machine
         self.tie = machine.tie

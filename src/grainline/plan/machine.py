@@ -61,20 +61,20 @@ class Machine:
 
     origin: str
     picoseconds: Table[str, float] = field(default_factory=lambda: dict(PICOSECONDS))
-    task_ps: float = 60e3
-    hot_paid_ps: float = 100e3
-    hot_delay_ps: float = 250e3
-    parked_paid_ps: float = 8e6
-    parked_delay_ps: float = 16e6
+    task_ps: float = 39e3
+    hot_paid_ps: float = 150e3
+    hot_delay_ps: float = 300e3
+    parked_paid_ps: float = 7e6
+    parked_delay_ps: float = 17e6
     home_delay_ps: float = 1e6
     nearest_bytes: float = 32 << 10
     private_bytes: float = 1 << 20
-    shared_bytes: float = 16 << 20
+    shared_bytes: float = 32 << 20
     private_byte_ps: float = 5
-    shared_byte_ps: float = 15
-    memory_byte_ps: float = 60
-    bus_byte_ps: float = 35
-    crowd: float = 0.05
+    shared_byte_ps: float = 6.5
+    memory_byte_ps: float = 48
+    bus_byte_ps: float = 29
+    crowd: float = 0
     slack: float = 0.3
     tie: float = 0.02
 
@@ -111,11 +111,12 @@ def shipped_machine(target: Target) -> Machine:
 
 def machine_of(target: Target) -> Machine:
     """The calibrated machine, else the shipped one. A calibration that cannot be used is an error that names it."""
-    return _machine_at(machine_path(target), target)
+    return _machine_of(target, os.environ.get(knobs.MACHINE_FILE.name))
 
 
 @lru_cache(maxsize=8)
-def _machine_at(path: Path, target: Target) -> Machine:
+def _machine_of(target: Target, _named: str | None) -> Machine:
+    path = machine_path(target)
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -123,6 +124,11 @@ def _machine_at(path: Path, target: Target) -> Machine:
     except (OSError, UnicodeDecodeError) as error:
         raise OptionError(f"calibration {path}: {error}") from error
     return parse_machine(text, str(path))
+
+
+def use_machine(target: Target) -> None:
+    """Launches of models that are loaded from now on are chosen by the costs of this machine."""
+    _native.set_machine_costs(machine_of(target).costs())
 
 
 def machine_path(target: Target) -> Path:
@@ -145,7 +151,7 @@ def parse_machine(text: str, name: str) -> Machine:
             raise ValueError(f"expected the fields {sorted(names)} and a price for {sorted(PICOSECONDS)}")
         numbers = {**values, **values["picoseconds"]}
         for key, value in numbers.items():
-            is_number = isinstance(value, int | float) and 0 <= value < float("inf")
+            is_number = isinstance(value, int | float) and value is not True and 0 <= value < float("inf")
             if key not in ("origin", "picoseconds") and not is_number:
                 raise ValueError(f"{key}: expected a number >= 0, found {value!r}")
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -429,6 +429,14 @@ def cost_ps(plan: Realisation) -> int | Expr:
     return multiply + stream + packing + strips * STRIP_PS + _epilogue_ps(product)
 
 
+def task_ps(plan: Realisation) -> int | Expr:
+    """What every task does anew: it streams the B of a block once, however many strips it has."""
+    product = plan.product
+    size = 1 if product.b_form == "quads" else 4
+    columns = plan.range_panels * PANEL if plan.range_panels else ceil_div(product.n.extent, PANEL) * PANEL
+    return product.k.extent * columns * (size * B_BYTE_PS)
+
+
 def _epilogue_ps(product: Product) -> int | Expr:
     if product.epilogue_form != "strip":
         return 0
@@ -459,6 +467,7 @@ def _plan(product: Product, target: Target, chosen: Realisation) -> Plan:
         block=1,
         blocks=chosen.blocks,
         cost_ps=cost_ps(chosen),
+        task_ps=task_ps(chosen),
         scratch_bytes=scratch_layout(chosen).total * 4,
         signature=f"{MMA} {'digits' if product.b_form == 'quads' else 'k-order'}, rows {row_mapping(product.n)}",
         reason=str(chosen),

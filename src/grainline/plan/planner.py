@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Mapping as Table
 from dataclasses import replace
 
-from grainline.base.dims import Expr, ceil_div, product, symbols
+from grainline.base.dims import Expr, ceil_div, evaluate, product, symbols
 from grainline.plan.cost import TYPICAL_EXTENT, CalibratedExecutionCostPolicy, launch_cost, traffic_bytes
 from grainline.plan.legal import packet_shape
+from grainline.plan.machine import Machine, machine_of
 from grainline.plan.policy import ExecutionTarget
 from grainline.plan.row_workspace import row_workspace
 from grainline.plan.search import Search, search
+from grainline.plan.signature import signature_of
 from grainline.plan.switches import Switches
 from grainline.plan.target import Target
 from grainline.plan.types import (
@@ -28,6 +31,9 @@ from grainline.tile.ir import TileProgram
 from grainline.tile.passes import simplify
 
 SHOWN_CANDIDATES = 4
+MOST_VARIANTS = 3
+CLEARLY = 1.25
+SAMPLE_EXTENTS = (1, 8, 2048)
 # Powers of four of a packet, up to 4096 elements: finer steps differ by less than they cost to search.
 PACKETS_PER_BLOCK = (1, 4, 16, 64, 256)
 
@@ -52,11 +58,13 @@ def plan(
         return replace(found, variants=tuple(replace(each, math=options.math) for each in found.variants))
     program = simplify(program)
     execution = execution or execution_target(program, target, options)
-    policy = options.cost_policy or CalibratedExecutionCostPolicy()
+    machine = machine_of(target)
+    policy = options.cost_policy or CalibratedExecutionCostPolicy(machine)
     found = search(program, target, execution, options, policy, typical_extents(program, extents))
     reason = _reason(found)
-    chosen = _plan(program, target, options, found.best, reason)
-    return PlanResult((chosen,), found.candidates, found.refusals, reason, found.best)
+    kept = (found.best, *_other_variants(program, machine, found, options))
+    variants = tuple(_plan(program, target, options, machine, each, reason) for each in kept)
+    return PlanResult(variants, found.candidates, found.refusals, reason, found.best)
 
 
 def execution_target(program: TileProgram, target: Target, options: PlannerOptions) -> ExecutionTarget:
@@ -77,7 +85,40 @@ def typical_extents(program: TileProgram, extents: Table[str, int] | None) -> di
     return {name: known.get(name, TYPICAL_EXTENT) for name in sorted(names)}
 
 
-def _plan(program: TileProgram, target: Target, options: PlannerOptions, chosen: ScoredCandidate, reason: str) -> Plan:
+def _other_variants(
+    program: TileProgram, machine: Machine, found: Search, options: PlannerOptions
+) -> Iterator[ScoredCandidate]:
+    """Of mappings that are clearly faster for other extents, the best candidates; a launch chooses among variants.
+
+    They have the signature of the chosen one, or calls of different extents would differ in more than their extents.
+    """
+    names = typical_extents(program, None)
+    if not names or options.mapping or options.root_axis_order:
+        return
+    best: dict[Mapping, ScoredCandidate] = {}
+    for each in sorted(found.candidates, key=lambda each: each.cost.score):
+        if signature_of(program, each.candidate.mapping) == signature_of(program, found.best.candidate.mapping):
+            best.setdefault(each.candidate.mapping, each)
+    kept = [found.best.candidate.mapping]
+    costs = {mapping: launch_cost(program, mapping, 0, machine) for mapping in best}
+    for name, extent in ((name, extent) for name in names for extent in SAMPLE_EXTENTS):
+        at = {**names, name: extent}
+        prices = {mapping: evaluate(cost, at) for mapping, cost in costs.items()}
+        fastest = min(best, key=lambda mapping: prices[mapping])
+        is_clear = prices[fastest] * CLEARLY < min(prices[mapping] for mapping in kept)
+        if is_clear and len(kept) < MOST_VARIANTS:
+            kept.append(fastest)
+            yield best[fastest]
+
+
+def _plan(
+    program: TileProgram,
+    target: Target,
+    options: PlannerOptions,
+    machine: Machine,
+    chosen: ScoredCandidate,
+    reason: str,
+) -> Plan:
     candidate = chosen.candidate
     mapping = candidate.mapping
     block = max(candidate.block_size // (mapping.width if mapping.is_local else 1), 1)
@@ -88,10 +129,10 @@ def _plan(program: TileProgram, target: Target, options: PlannerOptions, chosen:
         target=target,
         block=block,
         blocks=blocks,
-        cost_ps=launch_cost(program, mapping, blocks),
+        cost_ps=launch_cost(program, mapping, blocks, machine),
         traffic_bytes=traffic_bytes(program),
         scratch_bytes=_scratch(program, mapping, options.switches),
-        signature=str(mapping),
+        signature=signature_of(program, mapping),
         reason=reason,
         blocks_per_task=candidate.blocks_per_task,
         switches=options.switches,

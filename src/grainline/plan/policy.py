@@ -111,10 +111,12 @@ class ExecutionCostPolicy(ABC):
     """The interface. Work is priced by the uncalibrated prior unless a policy knows better.
 
     Scores within the fraction `tie` of the smallest count as equal: the choice is then the one with the fewest workers,
-    then the smallest task. With 0 the first strictly smallest wins.
+    then the smallest task. With 0 the first strictly smallest wins. What a policy that `is_measured` says may differ
+    from machine to machine, so it chooses among mappings of one numeric signature only, unless `same_bits` is off.
     """
 
     tie = 0.0
+    is_measured = False
 
     def coefficients(self, target: ExecutionTarget, prior: CostCoefficients) -> CostCoefficients:
         """The coefficients to use; asked once per plan."""

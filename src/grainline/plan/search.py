@@ -22,6 +22,7 @@ from grainline.plan.policy import (
     check_numbers,
     count_work,
 )
+from grainline.plan.signature import of_one_signature
 from grainline.plan.target import Target
 from grainline.plan.types import Candidate, Mapping, PlanError, PlannerOptions, Refusal, ScoredCandidate
 from grainline.tile.ir import TileProgram
@@ -57,6 +58,8 @@ def search(
     mappings, refusals = legal_mappings(program, host, options)
     _check_programs(program, extents)
     mappings = admitted(program, mappings, refusals, target, options)
+    if options.same_bits and policy.is_measured:
+        mappings = of_one_signature(program, mappings)
     widths = block_widths(target, options, mappings)
     _check_order(program, options)
     orders = _ordered(program, mappings, options.root_axis_order)

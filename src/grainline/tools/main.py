@@ -150,6 +150,19 @@ def audit(
 
 
 @app.command()
+def calibrate(
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="File to write instead of the one that planning reads.")
+    ] = None,
+) -> None:
+    """Measure what this machine takes, in a few seconds, for the planner to choose by."""
+    from grainline.tools import calibrating
+
+    for line in calibrating.calibrate_machine(output):
+        print(line)
+
+
+@app.command()
 def knobs() -> None:
     """List every environment variable: name, type, default, value in force, and what it does."""
     from grainline.tools import listing

@@ -1,0 +1,56 @@
+"""`grainline calibrate`: measures this machine, says how well the prices fit, and keeps them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from grainline.base import progress
+from grainline.base.errors import OptionError
+from grainline.evidence.calibrate import NEAR, calibrate, predictions
+from grainline.plan.machine import Machine, machine_path, machine_text
+from grainline.plan.target import host_target
+
+WORST_SHOWN = 5
+
+
+def calibrate_machine(output: Path | None) -> Iterator[str]:
+    """Lines for people. OptionError when the file cannot be written; nothing is measured then."""
+    target = host_target()
+    path = output or machine_path(target)
+    _check_writable(path)
+    machine, raw = calibrate(target, progress.report)
+    _write(path, machine_text(machine, raw))
+    yield machine.origin
+    yield from _fit_lines(machine, raw["prices"])
+    awake_ns, asleep_us = machine.hot_paid_ps / 1e3, machine.parked_paid_ps / 1e6
+    yield f"handing over: {awake_ns:.0f} ns to threads that are awake, {asleep_us:.1f} us to sleeping ones"
+    yield f"a task: {machine.task_ps / 1e3:.0f} ns"
+    yield f"written to {path}"
+
+
+def _fit_lines(machine: Machine, raw: list[dict[str, object]]) -> Iterator[str]:
+    ratios = predictions(raw, {**machine.picoseconds, NEAR: machine.private_byte_ps})
+    errors = [abs(np.log(ratio)) for ratio, _ in ratios]
+    yield f"{len(ratios)} kernels fitted; predicted / measured is off by {np.expm1(median(errors)):.0%} in the median"
+    yield "worst: " + ", ".join(f"{name} {ratio:.2f}" for ratio, name in ratios[:WORST_SHOWN])
+
+
+def _check_writable(path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OptionError(f"the calibration cannot be written to {path}: {error}") from error
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        raise OptionError(f"the calibration cannot be written to {path}: the folder admits no such file")
+
+
+def _write(path: Path, text: str) -> None:
+    """Whole or not at all."""
+    beside = path.with_name(f".{path.name}-{os.getpid()}")
+    beside.write_text(text, encoding="utf-8")
+    os.replace(beside, path)
