@@ -20,6 +20,7 @@ from grainline.plan.target import host_target
 from grainline.plan.types import PlannerOptions
 
 HOST = host_target()
+TASK = f'"task_ps": {REFERENCE.task_ps}'
 
 
 def odd_machine() -> Machine:
@@ -36,9 +37,9 @@ def test_a_machine_reads_back_as_it_was_written() -> None:
     ("change", "message"),
     [
         (lambda text: text[:100], "calibration x"),
-        (lambda text: text.replace('"task_ps": 60000.0', '"task_ps": -1'), "task_ps: expected a number >= 0"),
-        (lambda text: text.replace('"task_ps": 60000.0', '"task_ps": NaN'), "task_ps: expected a number >= 0"),
-        (lambda text: text.replace('"task_ps": 60000.0', '"task_ps": true'), "task_ps: expected a number >= 0"),
+        (lambda text: text.replace(TASK, '"task_ps": -1'), "task_ps: expected a number >= 0"),
+        (lambda text: text.replace(TASK, '"task_ps": NaN'), "task_ps: expected a number >= 0"),
+        (lambda text: text.replace(TASK, '"task_ps": true'), "task_ps: expected a number >= 0"),
         (lambda text: text.replace('"tie"', '"ties"'), "expected the fields"),
         (lambda text: text.replace('"exp"', '"exponential"'), "expected the fields"),
         (lambda text: "[]", "calibration x"),
