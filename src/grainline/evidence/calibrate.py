@@ -1,7 +1,7 @@
 """Measures what this machine takes: a `Machine` with the raw samples that it was fitted to, in a few seconds.
 
 Prices come from timing the fixed `fitting_set` at the native entry and solving for nonnegative prices that minimise the
-sum of squared relative errors; a weak pull towards the shipped prices settles what the samples leave open. Memory comes
+sum of squared relative errors of the fastest turns (others only add to them); a weak pull towards the shipped prices settles what the samples leave open. Memory comes
 from one copy at sizes that fit each cache, the pool from kernels of known length dispatched to two homes.
 """
 
@@ -121,7 +121,7 @@ def _fit_prices(shipped: Machine, target: Target) -> tuple[Machine, list[dict[st
 def fit(raw: list[dict[str, Any]], prior: dict[str, float]) -> dict[str, float]:
     """Nonnegative picoseconds per kind, by coordinate descent on the squared relative errors of all samples."""
     kinds = sorted(prior)
-    times = np.array([median(row["ns"]) * 1e3 for row in raw])
+    times = np.array([min(row["ns"]) * 1e3 for row in raw])
     amounts = np.array([[row["items"].get(kind, 0) for kind in kinds] for row in raw], np.float64) / times[:, None]
     start = np.array([prior[kind] for kind in kinds])
     normal, right = amounts.T @ amounts, amounts.sum(axis=0)
@@ -234,5 +234,5 @@ def predictions(raw: list[dict[str, Any]], prices: Mapping[str, float]) -> list[
     ratios = []
     for row in raw:
         predicted = sum(prices[kind] * amount for kind, amount in row["items"].items())
-        ratios.append((max(predicted, 1e-3) / (median(row["ns"]) * 1e3), str(row["kernel"])))
+        ratios.append((max(predicted, 1e-3) / (min(row["ns"]) * 1e3), str(row["kernel"])))
     return sorted(ratios, key=lambda each: -abs(np.log(each[0])))
