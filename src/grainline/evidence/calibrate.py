@@ -1,8 +1,9 @@
 """Measures what this machine takes: a `Machine` with the raw samples that it was fitted to, in a few seconds.
 
 Prices come from timing the fixed `fitting_set` at the native entry and solving for nonnegative prices that minimise the
-sum of squared relative errors of the fastest turns (others only add to them); a weak pull towards the shipped prices settles what the samples leave open. Memory comes
-from one copy at sizes that fit each cache, the pool from kernels of known length dispatched to two homes.
+sum of squared relative errors of the fastest turns, for others only add to them; a weak pull towards the shipped prices
+settles what the samples leave open. Memory comes from one copy at sizes that fit each cache, the pool from kernels of
+known length dispatched to two homes.
 """
 
 from __future__ import annotations
