@@ -60,7 +60,7 @@ def test_hidden_keys_and_values_count_for_nothing():
     np.testing.assert_allclose(first, want[:, :, :96], 5e-5, 5e-5)
 
 
-def chain_of(rows) -> mma_chain.Chain:
+def chain_of(rows, skips_hidden: bool = True) -> mma_chain.Chain:
     """q k^T, `rows` of it, times v."""
     p = ProgramBuilder("chain")
     r, n, d, e = p.root("r", Q), p.axis("n", K), p.axis("d", WIDTH), p.axis("e", VALUE_WIDTH)
@@ -68,7 +68,7 @@ def chain_of(rows) -> mma_chain.Chain:
     o = p.view("o", F32, (Q, VALUE_WIDTH), access="write")
     score = p.mma(p.load(q, (r, d)), p.load(k, (n, d)), d)
     valid = p.coord(n) <= p.coord(r)
-    p.store(o, (r, e), p.mma(rows(p, score, valid, n), p.load(v, (n, e)), n))
+    p.store(o, (r, e), p.mma(rows(p, score, valid, n), p.load(v, (n, e)), n, skips_hidden))
     found = describe_chain(p.finish())
     assert isinstance(found, mma_chain.Chain)
     return found
@@ -93,3 +93,8 @@ def chain_of(rows) -> mma_chain.Chain:
 )
 def test_only_what_is_proved_is_left_out(title, rows, is_skipped):
     assert (chain_of(rows).seen is not None) == is_skipped, title
+
+
+def test_nothing_is_left_out_where_the_program_does_not_allow_it():
+    """0 * NaN is NaN, and a model's product says nothing else."""
+    assert chain_of(lambda p, x, ok, n: p.select(ok, x, p.const(0.0)), skips_hidden=False).seen is None

@@ -47,7 +47,8 @@ def attention(
     if padding:
         seen = p.load(p.view("mask", BOOL, (batch, keys)), (b, n))
         valid = seen if valid is None else p.and_(valid, seen)
-    p.store(o, (b, h, r, e), p.mma(_weights(p, score, valid, n), p.load(v, (b, h, n, e)), n))
+    weights = _weights(p, score, valid, n)
+    p.store(o, (b, h, r, e), p.mma(weights, p.load(v, (b, h, n, e)), n, skips_hidden=True))
     return p.finish()
 
 

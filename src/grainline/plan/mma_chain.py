@@ -80,7 +80,8 @@ def describe_chain(program: TileProgram) -> Chain | MmaRefusal:
         return MmaRefusal(f"the first product: {first.reason}")
     if isinstance(second, MmaRefusal):
         return MmaRefusal(f"the second product: {second.reason}")
-    seen = last_seen(first.program, two.operands[0], first.n)
+    skips = two.attributes.get("skips_hidden", False)
+    seen = last_seen(first.program, two.operands[0], first.n) if skips else None
     chain = Chain(program, replace(first, epilogue_form="strip"), second, two.operands[0], seen)
     return _refuse_chain(chain) or chain
 

@@ -283,10 +283,11 @@ class ProgramBuilder:
     def min(self, value: Value, other: Any) -> Value:
         return self._extremum("min", value, other)
 
-    def mma(self, a: Value, b: Value, axis: Axis) -> Value:
-        """sum over `axis` of a * b."""
+    def mma(self, a: Value, b: Value, axis: Axis, skips_hidden: bool = False) -> Value:
+        """sum over `axis` of a * b. skips_hidden: what a 0 chosen by a `select` meets in b does not count, NaN too."""
+        attributes = {"skips_hidden": True} if skips_hidden else {}
         space = tuple(x for x in join_spaces([a.space, b.space]) if x is not axis)
-        return self._append("mma", (a.tile, b.tile), a.dtype, space, axis=axis)
+        return self._append("mma", (a.tile, b.tile), a.dtype, space, axis=axis, attributes=attributes)
 
     def finish(self) -> TileProgram:
         from grainline.tile.verify import verify

@@ -31,7 +31,8 @@ Operations (`Operation.op`), with operands and attributes:
   operand's type; sum i takes elements 0..i in increasing order, without element i (and from 0) when exclusive
 * `mma` axis, operands (a, b) -> sum over `axis` of a*b: f32, one FMA chain per element in increasing k from 0. Where b
   is a cast load of layout "quads": a is rounded to 24 bits of its row's maximum or less, the sum is one of integers.
-  Terms whose a is a 0 that a `select` chose may be left out: what they would meet, infinities too, counts for nothing.
+  With `skips_hidden`, terms whose a is a 0 that a `select` chose may be left out: what they would meet, NaN too, then
+  counts for nothing.
 * `serial` axis, operands = initial values, region -> results: the region runs once per coordinate of `axis`, in order;
   `region.carried` are the values at the start of an iteration, `region.yields` become the next ones, all at once. An
   empty axis gives the initial values. `pipeline` is the same with attributes stages and initiation_interval, and
