@@ -13,11 +13,14 @@ from grainline.base.errors import (
     ModelError,
     OptionError,
     OutOfMemory,
+    StateError,
     SynchronizationError,
     TimedOut,
     UnsupportedError,
 )
 from grainline.runtime.device import Allocator, Device, Event, Stream
+from grainline.runtime.dump import DataDump, ExceptionDump
+from grainline.runtime.watch import KernelTrace, NodeEvent, Subscriber
 from grainline.session.binding import IOBinding
 from grainline.session.inference import InferenceSession
 from grainline.session.model import Model, compile, load
@@ -39,9 +42,11 @@ __version__ = "0.1.0"
 __all__ = [
     "Allocator",
     "Cancelled",
+    "DataDump",
     "Device",
     "EndOfSequence",
     "Event",
+    "ExceptionDump",
     "ExecutionMode",
     "FeedError",
     "GrainlineError",
@@ -49,16 +54,20 @@ __all__ = [
     "IOBinding",
     "InferenceSession",
     "KernelError",
+    "KernelTrace",
     "Model",
     "ModelError",
     "ModelMetadata",
     "NodeArg",
+    "NodeEvent",
     "OptionError",
     "OrtValue",
     "OutOfMemory",
     "RunOptions",
     "SessionOptions",
+    "StateError",
     "Stream",
+    "Subscriber",
     "SynchronizationError",
     "TimedOut",
     "UnsupportedError",

@@ -12,11 +12,9 @@ import pytest
 from onnx import TensorProto, helper
 
 import grainline
+from grainline import DataDump, ExceptionDump, KernelTrace, Model, NodeEvent, Subscriber
 from grainline.base.errors import KernelError, OptionError
 from grainline.execgraph.registry import is_launch_node
-from grainline.runtime.dump import DataDump, ExceptionDump
-from grainline.runtime.watch import KernelTrace, NodeEvent, Subscriber
-from grainline.session.model import Model
 from tests.conftest import make_model
 
 FEEDS = {"x": np.linspace(-2, 2, 12, dtype=np.float32).reshape(3, 4)}

@@ -149,7 +149,7 @@ EXECUTOR = Knob(
     "auto, sequential, topological, priority-topological or multi-worker",
     "auto",
     "Which executor runs the Main graph. auto: several workers if MAX_RUNTIME_CORE_NUMBER asks for them, else one "
-    "thread, in a fixed order where the graph has no control flow. All give the same bits.",
+    "thread in a fixed order. All give the same bits.",
     _one_of(*EXECUTORS),
 )
 MEMORY_LIMIT_MIB = Knob(
@@ -171,7 +171,7 @@ ENABLE_DYNAMIC_SHAPE_MULTI_STREAM = Knob(
     "ENABLE_DYNAMIC_SHAPE_MULTI_STREAM",
     "flag (exactly 1 is on)",
     False,
-    "Several streams for graphs with dynamic shapes; excludes splitting of mixed nodes and removal of Free edges.",
+    "1 keeps mixed nodes whole and all edges of Frees, as several streams require. A model still uses one stream.",
     lambda text: text == "1",
 )
 

@@ -117,7 +117,7 @@ class Model:
         return trace
 
     def run_watched(self, feeds: Mapping[str, Any], *subscribers: Subscriber) -> list[np.ndarray]:
-        """As `run`, with subscribers (kernel traces, dumps; see `grainline.runtime.watch`) told of every node."""
+        """As `run`, with subscribers (`KernelTrace`, `DataDump`, `ExceptionDump`, or your own) told of every node."""
         return self.compiled.executor.run_watched(feeds, subscribers)
 
     def __reduce__(self) -> tuple[Any, ...]:
