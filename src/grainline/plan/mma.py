@@ -252,8 +252,9 @@ def _spans_only(tile: Tile, n: Axis) -> bool:
 FMA_PS = 25
 BYTE_FMA_PS = 18
 B_BYTE_PS = 16
+TASK_B_BYTE_PS = 2  # fetched while strips compute: tasks of 1 and 8 strips take the same time within 2 %
 PACK_PS = 60
-STRIP_PS = 60_000
+STRIP_PS = 250_000
 
 # A is read in place when so few columns follow that packing it would cost more than it saves.
 UNPACKED_A_COLUMNS = 64
@@ -430,11 +431,11 @@ def cost_ps(plan: Realisation) -> int | Expr:
 
 
 def task_ps(plan: Realisation) -> int | Expr:
-    """What every task does anew: it streams the B of a block once, however many strips it has."""
+    """What every task does anew: it streams the B of a block once, however many strips it has, ahead of its use."""
     product = plan.product
     size = 1 if product.b_form == "quads" else 4
     columns = plan.range_panels * PANEL if plan.range_panels else ceil_div(product.n.extent, PANEL) * PANEL
-    return product.k.extent * columns * (size * B_BYTE_PS)
+    return product.k.extent * columns * (size * TASK_B_BYTE_PS)
 
 
 def _epilogue_ps(product: Product) -> int | Expr:
