@@ -56,7 +56,7 @@ for _ in range(20): model(x=x)
 time.sleep(0.05); begin = time.process_time(); time.sleep(1.0)
 print(json.dumps(time.process_time() - begin))
 """)
-    assert used_s < 0.005, f"an idle process used {used_s * 1e3:.1f} ms of a second"
+    assert used_s < 0.1, f"an idle process used {used_s * 1e3:.1f} ms of a second; one that spins would use all of it"
 
 
 @pytest.mark.parametrize("variable", ["OMP_NUM_THREADS", "GRAINLINE_NUM_THREADS"])
@@ -145,30 +145,34 @@ print(json.dumps(not wrong and not any(t.is_alive() for t in threads)))
 
 
 def test_terminate_ends_a_long_run_and_the_session_goes_on() -> None:
-    lag_s, right = fresh("""
+    lag, right = fresh("""
 session = grainline.InferenceSession(products(200, 512))
 wide, options, set_at = np.ones((6000, 512), np.float32), grainline.RunOptions(), []
+begin = time.monotonic(); session.run(None, {"x": wide[:600]}); tenth_s = time.monotonic() - begin
 def stop(): set_at.append(time.monotonic()); options.terminate = True
 threading.Timer(0.3, stop).start()
 try:
     session.run(None, {"x": wide}, options); lag = None
 except grainline.Cancelled:
-    lag = time.monotonic() - set_at[0]
+    lag = (time.monotonic() - set_at[0]) / tenth_s
 print(json.dumps([lag, session.run(None, {"x": wide[:1]})[0].shape == (1, 512)]))
 """)
-    assert right and lag_s is not None and lag_s < 2.0, f"the run ended {lag_s} s after the flag"
+    assert right and lag is not None and lag < 5, f"the run ended {lag} tenths of its whole time after the flag"
 
 
 def test_ctrl_c_ends_a_long_run() -> None:
-    late_s = fresh("""
+    late = fresh("""
 import signal
 model = grainline.load(products(200, 512)); wide = np.ones((6000, 512), np.float32)
+begin = time.monotonic(); model(x=wide[:600]); tenth_s = time.monotonic() - begin
 threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
 begin = time.monotonic()
 try:
     model(x=wide); late = None
 except KeyboardInterrupt:
-    late = time.monotonic() - begin - 0.3
+    late = (time.monotonic() - begin - 0.3) / tenth_s
 print(json.dumps(late))
 """)
-    assert late_s is not None and late_s < 2.0, f"KeyboardInterrupt came {late_s} s after the signal"
+    assert late is not None and late < 5, (
+        f"KeyboardInterrupt came {late} tenths of the run's whole time after the signal"
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -33,10 +32,8 @@ def test_a_loop_ends_when_the_run_is_cancelled() -> None:
     graph = import_model(endless_loop())
     flag = threading.Event()
     threading.Timer(0.2, flag.set).start()
-    start = time.monotonic()
     with cancelled_by(flag.is_set), pytest.raises(Cancelled):
-        interp.run(graph, {"x": X})
-    assert time.monotonic() - start < 5
+        interp.run(graph, {"x": X})  # the loop has no other end
 
 
 @pytest.mark.parametrize("value", [3, -4, 2**40])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 from pathlib import Path
@@ -139,12 +138,16 @@ def test_mutated_models_raise_only_our_errors() -> None:
         single("Slice", {"x": X}, weights={k: np.array([1], np.int64) for k in "seat"}).SerializeToString(),
         decoder_block(hidden=16, heads=2, kv_heads=1, inner=8).SerializeToString(),
     ]
+    refused = 0
     for round_number in range(300):
         data = bytearray(originals[round_number % len(originals)])
         for _ in range(rng.randrange(1, 6)):
             data[rng.randrange(len(data))] = rng.randrange(256)
-        with contextlib.suppress(GrainlineError):
+        try:
             import_model(bytes(data))
+        except GrainlineError:
+            refused += 1
+    assert 100 < refused < 300, "most changes break the model, some hit a name or a number"
 
 
 def test_initialisers_that_are_inputs_are_defaults() -> None:

@@ -147,8 +147,8 @@ def test_workers_sleep_between_runs() -> None:
     executor.run(feeds_of(9))
     time.sleep(0.05)
     before = time.process_time()
-    time.sleep(0.2)
-    assert time.process_time() - before < 0.05, "nobody spins outside a run"
+    time.sleep(0.5)
+    assert time.process_time() - before < 0.2, "nobody spins outside a run"
 
 
 def test_a_forked_child_starts_workers_of_its_own() -> None:

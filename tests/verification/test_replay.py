@@ -13,17 +13,16 @@ from tests.verification.replay import Replay
 from tests.verification.tasks import NORMAL, Task
 
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAMS = [ROOT / folder / "native" / "tests" / "stress_liveness" for folder in ("build/native", "build-nat")]
+PROGRAM = ROOT / "build" / "native" / "native" / "tests" / "stress_liveness"
 COUNT = 300
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    program = next((path for path in PROGRAMS if path.exists()), None)
-    if program is None:
-        pytest.skip("the native stress program is not built; `make test-native` builds it")
+    if not PROGRAM.exists():
+        pytest.skip(f"{PROGRAM.relative_to(ROOT)} is not built; `make test-native` builds it")
     log = tmp_path_factory.mktemp("log") / "runs.json"
-    subprocess.run([program, "0", str(COUNT), "log", str(log)], check=True, timeout=120)
+    subprocess.run([PROGRAM, "0", str(COUNT), "log", str(log)], check=True, timeout=120)
     return [json.loads(line) for line in log.read_text().splitlines()]
 
 
