@@ -21,7 +21,7 @@ from functools import lru_cache
 
 from grainline.base.dims import Expr, product
 from grainline.plan.row_schedule import DEAR, RECOMPUTE_LIMIT
-from grainline.tile.access import Dataflow, clobbers, effect_axes, operands_of, store_groups
+from grainline.tile.access import Dataflow, clobbers, effect_axes, is_zero, operands_of, store_groups
 from grainline.tile.ir import Axis, Operation, Tile, TileProgram
 
 CONVENIENT_ELEMENTS = 1024
@@ -288,7 +288,7 @@ class _Scheduler:
 def is_owner_preserving(extract: Operation) -> bool:
     """Whether every element is read at its own coordinates."""
     own = [((axis, 1),) for axis in extract.operands[0].space]
-    return own == [None if isinstance(i, Tile) or not _is_zero(i.offset) else i.terms for i in extract.index]
+    return own == [None if isinstance(i, Tile) or not is_zero(i.offset) else i.terms for i in extract.index]
 
 
 def scans_ride_the_store(program: TileProgram) -> bool:
@@ -303,7 +303,3 @@ def _is_under_foreign(tile: Tile, axes: tuple[Axis, ...]) -> bool:
     """Whether a loop that the tile does not vary over lies around the innermost one that it does."""
     last = max((axes.index(axis) for axis in tile.space if axis in axes), default=-1)
     return any(axis not in tile.space for axis in axes[:last])
-
-
-def _is_zero(value: int | Expr) -> bool:
-    return isinstance(value, int) and value == 0

@@ -59,7 +59,7 @@ def may_overlap(load: Operation, store: Operation) -> bool:
     if load.view.dtype.size_bytes != store.view.dtype.size_bytes:
         return False
     one, two = linear_access(load), linear_access(store)
-    moving = [{axis for axis, c in form.coefficients.items() if not _is_zero(c)} for form in (one, two)]
+    moving = [{axis for axis, c in form.coefficients.items() if not is_zero(c)} for form in (one, two)]
     return moving[0] == moving[1] and not one.dynamic and not two.dynamic
 
 
@@ -77,7 +77,8 @@ def clobbers(load: Operation, store: Operation, aliasing: str, together: bool, b
     return aliasing == "any"
 
 
-def _is_zero(value: int | Expr) -> bool:
+def is_zero(value: int | Expr) -> bool:
+    """Whether a coefficient or an offset is known to be 0."""
     return isinstance(value, int) and value == 0
 
 
@@ -163,7 +164,7 @@ def are_disjoint(a: Operation, b: Operation, bound: Collection[Axis]) -> bool:
     The law: addresses c*i and d + c*j over one tile axis of extent n differ when c does not divide d, or |d| >= c*n.
     """
     one, two = linear_access(a), linear_access(b)
-    moving = {axis for form in (one, two) for axis, c in form.coefficients.items() if not _is_zero(c)}
+    moving = {axis for form in (one, two) for axis, c in form.coefficients.items() if not is_zero(c)}
     if one.dynamic or two.dynamic or any(one.coefficient(x) != two.coefficient(x) for x in moving):
         return False
     step, extent = _one_tile_step(a, b, bound)

@@ -22,7 +22,7 @@ def _through_double(function: Callable[..., Any]) -> Callable[..., Array]:
     return computed
 
 
-def _sigmoid(x: Array) -> Array:
+def sigmoid(x: Array) -> Array:
     e = np.exp(-np.abs(x))
     return np.where(x < 0, e, 1.0) / (1.0 + e)
 
@@ -139,7 +139,7 @@ ELEMENTWISE_MEANING: dict[str, Callable[..., Any]] = {
     "cos": _through_double(np.cos),
     "tanh": _through_double(np.tanh),
     "erf": _through_double(np.vectorize(scalar_erf, otypes=[np.float64])),
-    "sigmoid": _through_double(_sigmoid),
+    "sigmoid": _through_double(sigmoid),
     "softplus": _through_double(lambda x: np.logaddexp(0.0, x)),
     "floor": _rounding(np.floor),
     "ceil": _rounding(np.ceil),

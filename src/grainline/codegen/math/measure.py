@@ -20,16 +20,12 @@ from grainline.codegen.elementwise import apply
 from grainline.codegen.emit import MathForm, ModuleText, Reg, i64
 from grainline.codegen.llvm import LinkedObject, compile_object, link_object
 from grainline.plan.target import Target, host_target
+from grainline.tile.interp_elementwise import sigmoid
 
 LANES = 32
 CHUNK = 1 << 20
 TABLE = Path("docs/vector-math.md")
 Array = np.ndarray
-
-
-def _sigmoid(x: Array) -> Array:
-    e = np.exp(-np.abs(x))
-    return np.where(x < 0, e, 1.0) / (1.0 + e)
 
 
 def _erf(x: Array) -> Array:
@@ -45,7 +41,7 @@ REFERENCE: dict[str, Callable[[Array], Array]] = {
     "exp": np.exp,
     "log": np.log,
     "log1p": np.log1p,
-    "sigmoid": _sigmoid,
+    "sigmoid": sigmoid,
     "tanh": np.tanh,
     "erf": _erf,
     "softplus": lambda x: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))),

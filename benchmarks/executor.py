@@ -1,4 +1,9 @@
-"""What the executor costs: `python -m tests.runtime.bench_executor` with PYTHONPATH=src. Prints, asserts nothing."""
+"""What one call and one node of the executor cost, through the Python binding.
+
+    python -m benchmarks.executor
+
+The nodes are those of the executor's tests (`tests/execgraph/toy.py`), hence the module form. Prints, asserts nothing.
+"""
 
 from __future__ import annotations
 
