@@ -80,10 +80,8 @@ def onnxruntime(case: str, threads: int, fused: bool = False) -> tuple[Call, Any
     )
     opsets = [helper.make_opsetid("", 23), helper.make_opsetid("com.microsoft", 1)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
-    options = ort.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads, options.log_severity_level = threads, 1, 4
     try:
-        session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        session = _ort_session(model.SerializeToString(), threads)
     except Exception as error:  # a case that this version does not have
         return None if fused or "NOT_IMPLEMENTED" in str(error) else _raise(error)
     binding = session.io_binding()
@@ -91,6 +89,14 @@ def onnxruntime(case: str, threads: int, fused: bool = False) -> tuple[Call, Any
         binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(x))
     binding.bind_ortvalue_output("o", ort.OrtValue.ortvalue_from_shape_and_type(shape, np.float32))
     return repeated(lambda: session.run_with_iobinding(binding)), {}
+
+
+def _ort_session(model: bytes, threads: int) -> Any:
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads, options.log_severity_level = threads, 1, 4
+    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
 def _raise(error: Exception) -> Any:

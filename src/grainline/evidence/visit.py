@@ -63,24 +63,36 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
         _keep(Path(request["keep"]), bound)
     return {
         **_facts(realisation, choice, homes),
-        "inputs": {name: sha256(array.data) for name, array in inputs.items()},
-        "input_shapes": {name: list(array.shape) for name, array in inputs.items()},
-        "output": sha256(np.ascontiguousarray(bound.output).data),
-        "output_shape": list(bound.output.shape),
+        **_tensors(inputs, bound.output),
         "phases_ms": clock.laps,
         "repetitions": repetitions,
         "elapsed_ns": elapsed,
         "latency_ns": latency,
         "median_us": {name: median_us(elapsed[name], repetitions[name]) for name in timers},
-        "correctness": {
-            "checks": 2,
-            "passed": True,
-            "elements_per_check": int(reference.size),
-            "guard_elements_per_check": 2 * GUARD,
-            "atol": operators.ATOL,
-            "rtol": operators.RTOL,
-            "max_abs_error": error,
-        },
+        "correctness": _correctness(int(reference.size), error),
+    }
+
+
+def _tensors(inputs: dict[str, np.ndarray], output: np.ndarray) -> dict[str, Any]:
+    """Hashes and shapes of what went in and of what came out."""
+    return {
+        "inputs": {name: sha256(array.data) for name, array in inputs.items()},
+        "input_shapes": {name: list(array.shape) for name, array in inputs.items()},
+        "output": sha256(np.ascontiguousarray(output).data),
+        "output_shape": list(output.shape),
+    }
+
+
+def _correctness(elements: int, max_abs_error: float) -> dict[str, Any]:
+    """What was checked before and behind the timing; a check that does not pass raises and leaves no measurement."""
+    return {
+        "checks": 2,
+        "passed": True,
+        "elements_per_check": elements,
+        "guard_elements_per_check": 2 * GUARD,
+        "atol": operators.ATOL,
+        "rtol": operators.RTOL,
+        "max_abs_error": max_abs_error,
     }
 
 

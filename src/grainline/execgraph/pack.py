@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grainline.base import dims
-from grainline.execgraph.ir import ExecuteGraph, ExecuteNode, Shape, Slot
+from grainline.execgraph.ir import ExecuteGraph, ExecuteNode, Shape, Slot, Variant
 from grainline.execgraph.order import execution_order
 from grainline.execgraph.registry import SLOT_KINDS
 from grainline.execgraph.schedule import build_schedule
@@ -207,15 +207,14 @@ class _Packer:
         self.slot_dims[slot_id] = self._list("dim_values", values)[0]
 
     def _launch(self, node: ExecuteNode) -> None:
-        value, size = self.values.extent, self.values.size
         name = node.compute_node or node.attributes["key"]
         tiling = next(n for n in self.order if n.kernel == "Tiling" and n.outputs[0] == node.inputs[0])
-        words = [value(word) for word in node.attributes["words"]]
+        words = [self.values.extent(word) for word in node.attributes["words"]]
         used = list(words)
         word_range = self._list("words", words)
         view_begin = len(self.rows["views"])
         for view in node.attributes["views"]:
-            offset = size(view.offset_bytes, f"an offset of node {name!r}")
+            offset = self.values.size(view.offset_bytes, f"an offset of node {name!r}")
             used.append(offset)
             self._row("views", view.slot, offset)
         self.tile_kernels[node.id] = tuple(variant.key for variant in tiling.attributes["variants"])
@@ -223,20 +222,7 @@ class _Packer:
         self.results[node.id] = tuple(shape for shape in written if shape is not None)
         variant_begin = len(self.rows["variants"])
         for variant in tiling.attributes["variants"]:
-            own = [value(word) for word in variant.words]
-            sizes = [
-                size(extent, f"{what} of node {name!r}")
-                for what, extent in (
-                    ("the block count", variant.blocks),
-                    ("the predicted cost", variant.cost_ps),
-                    ("the scratch size", variant.scratch_bytes),
-                    ("the traffic", variant.traffic_bytes),
-                    ("the cost of a task", variant.task_ps),
-                )
-            ]
-            used += own + sizes
-            key = self.keys.setdefault(variant.key, len(self.keys))
-            self._row("variants", key, *sizes, *self._list("words", own))
+            used += self._variant(variant, name)
         launch = self._row(
             "launches",
             *(variant_begin, len(self.rows["variants"])),
@@ -247,6 +233,23 @@ class _Packer:
         )
         self.launch_of_tiling[node.inputs[0]] = launch
         self.launch_group.append(max((self.values.group_of[v] for v in used), default=0))
+
+    def _variant(self, variant: Variant, name: str) -> list[int]:
+        """Adds the row of one variant of the launch of node `name`; the values that it reads."""
+        words = [self.values.extent(word) for word in variant.words]
+        sizes = [
+            self.values.size(extent, f"{what} of node {name!r}")
+            for what, extent in (
+                ("the block count", variant.blocks),
+                ("the predicted cost", variant.cost_ps),
+                ("the scratch size", variant.scratch_bytes),
+                ("the traffic", variant.traffic_bytes),
+                ("the cost of a task", variant.task_ps),
+            )
+        ]
+        key = self.keys.setdefault(variant.key, len(self.keys))
+        self._row("variants", key, *sizes, *self._list("words", words))
+        return words + sizes
 
     def _node(self, node: ExecuteNode) -> None:
         operands = _OPERANDS[node.kernel](self, node)
