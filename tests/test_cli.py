@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import io
+import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper
 
-from grainline.base import knobs
-from grainline.base.errors import OptionError
+from grainline.base import knobs, progress
+from grainline.base.errors import GrainlineError, OptionError
+from grainline.plan.target import Target
 from grainline.session.options import NodeArg
-from grainline.tools import arms
+from grainline.tools import arms, calibrating, main, waiting
 from grainline.tools.feeding import make_feeds
 from grainline.tools.main import call
 
@@ -66,6 +72,19 @@ BAD_CALLS = {
     "shape not numbers": (["run", "{model}", "--shape", "a=x,4"], 2),
     "input not a pair": (["run", "{model}", "--input", "a"], 2),
     "input not a file": (["run", "{model}", "--input", "a=/nowhere.npy"], 2),
+    "input twice": (["run", "{model}", "--input", "a=x.npy", "--input", "a=y.npy"], 2),
+    "input not an array": (["run", "{model}", "--input", f"a={__file__}"], 2),
+    "dimension of two extents": (["run", "{model}", "--shape", "n=3,4"], 2),
+    "shape beyond memory": (["run", "{model}", "--shape", "a=99999999999,16"], 2),
+    "shape beyond numpy": (["run", "{model}", "--shape", "a=99999999999999999999999,16"], 2),
+    "shape of many dimensions": (["run", "{model}", "--shape", "a=" + ",".join("1" * 99)], 2),
+    "negative seed": (["run", "{model}", "--seed", "-1"], 2),
+    "negative seed of bench": (["bench", "{model}", "--seed", "-1"], 2),
+    "folder is a file": (["run", "{model}", "--output", "{model}"], 2),
+    "no folder can be made": (["run", "{model}", "--output", "/proc/out"], 2),
+    "trace into nothing": (["trace", "{model}", "-o", "/proc/trace.json"], 2),
+    "trace onto a folder": (["trace", "{model}", "-o", "/proc"], 2),
+    "calibration into nothing": (["calibrate", "-o", "/proc/machine.json"], 2),
     "unknown peer": (["bench", "{model}", "--peer", "abacus"], 2),
     "missing model": (["run", "/nowhere.onnx"], 1),
     "not a model": (["explain", __file__], 1),
@@ -80,8 +99,146 @@ def test_bad_calls_end_in_one_line(
     assert call([argument.format(model=add_path) for argument in arguments]) == code
     printed = capsys.readouterr()
     assert "Traceback" not in printed.err
-    if code == 1:
+    if code == 1 or printed.err.startswith("grainline"):
         assert printed.err.startswith("grainline: error: ") and printed.err.count("\n") == 1, printed.err
+
+
+def complaint(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    assert call(arguments) == 2
+    return capsys.readouterr().err
+
+
+def test_complaints_about_inputs_say_what_is_wrong(
+    add_path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    huge = complaint(["run", add_path, "--shape", "a=99999999999,16"], capsys)
+    assert f"[99999999999, 16], {99999999999 * 16 * 8} bytes" in huge
+    dimension = complaint(["run", add_path, "--shape", "n=3,4"], capsys)
+    assert "value 'n'" in dimension and "['a', 'b']" in dimension
+    assert "names this twice (value 'n')" in complaint(["run", add_path, "--shape", "n=3", "--shape", "n=4"], capsys)
+
+
+def test_files_that_hold_no_array_are_named_so(
+    add_path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "a.npy"
+
+    def said() -> str:
+        found = complaint(["run", add_path, "--input", f"a={path}"], capsys)
+        assert str(path) in found and "pickle" not in found
+        return found
+
+    assert "No such file" in said()
+    path.write_bytes(b"")
+    assert "not a .npy file" in said()
+    path.write_text("words")
+    assert "not a .npy file" in said()
+    np.save(path, np.array([{}], object))
+    assert "damaged, or holds Python objects" in said()
+    np.save(path, np.ones((3, 4), np.float32))
+    path.write_bytes(path.read_bytes()[:-1])
+    assert "damaged" in said()
+    with path.open("wb") as archive:
+        np.savez(archive, x=np.ones(3))
+    assert "not a .npy file" in said()
+
+
+@pytest.mark.parametrize("command", [["run", "--output"], ["trace", "-o"]], ids=["run", "trace"])
+def test_an_output_is_tried_before_the_model_is_loaded(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = str(tmp_path / "missing.onnx")
+    assert "cannot be written" in complaint([command[0], missing, command[1], "/proc/x"], capsys)
+    output = tmp_path / "new" / "output"
+    assert call([command[0], missing, command[1], str(output)]) == 1, "it is the model that is missing"
+    assert not output.is_file(), "nothing is left of the trial"
+
+
+def test_trying_an_output_keeps_the_file_that_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text("before")
+    assert call(["trace", str(tmp_path / "missing.onnx"), "-o", str(path)]) == 1
+    assert path.read_text() == "before"
+
+
+def test_help_names_every_command() -> None:
+    assert main.__doc__ and main.app.info.help == main.__doc__.split("\n")[0]
+    named = {word.strip(".") for word in main.app.info.help.split(": ")[1].split(", ")}
+    assert named == {command.callback.__name__ for command in main.app.registered_commands if command.callback}
+
+
+def test_explain_gives_a_reason_for_a_branch(
+    model: Callable[..., onnx.ModelProto], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = helper.make_tensor_value_info("b", TensorProto.FLOAT, None)
+    branch = helper.make_graph([helper.make_node("Exp", ["x"], ["b"])], "branch", [], [result])
+    node = helper.make_node("If", ["c"], ["y"], name="choose", then_branch=branch, else_branch=branch)
+    inputs = {"c": (TensorProto.BOOL, []), "x": (TensorProto.FLOAT, [3])}
+    path = tmp_path / "if.onnx"
+    path.write_bytes(model([node], inputs, {"y": (TensorProto.FLOAT, [3])}).SerializeToString())
+    assert call(["explain", str(path)]) == 0
+    assert "host If (choose): control flow runs in the graph interpreter" in capsys.readouterr().out
+
+
+def as_module(arguments: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "grainline", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env={**os.environ, **environment})
+
+
+def test_the_package_runs_as_a_module(add_path: str) -> None:
+    done = as_module(["run", add_path])
+    assert done.returncode == 0 and "out  y" in done.stdout, done.stderr
+
+
+def test_a_cache_that_cannot_be_used_is_one_line(add_path: str) -> None:
+    done = as_module(["run", add_path], GRAINLINE_CACHE_DIR=add_path)
+    assert done.returncode == 0 and "out  y" in done.stdout
+    assert done.stderr.startswith(f"grainline: warning: the kernel cache {add_path} is not used: ")
+    assert done.stderr.count("\n") == 1, done.stderr
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+    def wait_for(self, text: str) -> None:
+        deadline = time.monotonic() + 20
+        while text not in self.getvalue():
+            assert time.monotonic() < deadline, f"{text!r} did not appear in {self.getvalue()!r}"
+            time.sleep(0.01)
+
+
+def open_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """stderr as a terminal on which progress shows at once. No fixture: pytest sets stderr between those and the test."""
+    terminal = Terminal()
+    monkeypatch.setattr(waiting, "PATIENCE_S", 0)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    return terminal
+
+
+def test_results_go_to_stdout_while_progress_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = open_terminal(monkeypatch)
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    with waiting.progress_on_stderr("work"):
+        progress.report("step", 1, 2)
+        terminal.wait_for("work: step 1/2")
+        print("result")
+        assert sys.stdout.getvalue() == "result\n"  # type: ignore[attr-defined]
+    assert "result" not in terminal.getvalue()
+
+
+def test_calibrate_shows_its_progress(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    terminal = open_terminal(monkeypatch)
+
+    def calibrate(target: Target, tell: Callable[[str], None]) -> None:
+        tell("memory")
+        terminal.wait_for("measuring this machine: memory")
+        raise GrainlineError("enough")
+
+    monkeypatch.setattr(calibrating, "calibrate", calibrate)
+    assert call(["calibrate", "-o", str(tmp_path / "machine.json")]) == 1
+    assert "enough" in terminal.getvalue()
 
 
 def test_a_malformed_variable_ends_with_code_2(

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from grainline.base import progress
 from grainline.base.errors import OptionError
 from grainline.evidence import measure, provenance, visit
 from grainline.evidence.measure import failures, measure_suite
@@ -54,7 +55,10 @@ def test_a_stopped_suite_resumes(suite: Suite, briefly: None, tmp_path: Path) ->
     whole = measure_suite(suite, tmp_path, 1, say=quiet)
     path = tmp_path / suite.name / "visits" / f"{whole['visits'][2]['name']}.json"
     path.unlink()
-    again = measure_suite(suite, tmp_path, 1, say=quiet)
+    heard: list[tuple[str, int, int]] = []
+    with progress.listening(lambda *step: heard.append(step)):
+        again = measure_suite(suite, tmp_path, 1, say=quiet)
+    assert heard == [(path.stem, 3, 5)], "who waits hears which visit is made"
     assert len(again["sessions"]) == 3 and len(again["visits"]) == 5
     for before, after in zip(whole["visits"], again["visits"], strict=True):
         assert (before == after) == (before["name"] != path.stem), "only the missing visit was made again"

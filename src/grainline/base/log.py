@@ -39,8 +39,13 @@ def debug(level: int, text: str) -> None:
         logger().info(text)
 
 
-def warn_once(key: str, text: str) -> None:
-    """One Python warning per key and process."""
-    if key not in _warned:
-        _warned.add(key)
+def warn_once(text: str) -> None:
+    """One Python warning per distinct text and process."""
+    if text not in _warned:
+        _warned.add(text)
         warnings.warn(text, RuntimeWarning, stacklevel=3)
+
+
+def warn_in_one_line() -> None:
+    """For programs, not for libraries: from now on warnings name no source line, which says nothing to their users."""
+    warnings.formatwarning = lambda message, *_: f"grainline: warning: {message}\n"

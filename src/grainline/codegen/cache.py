@@ -12,10 +12,10 @@ import hashlib
 import os
 import stat
 import tempfile
-import warnings
 from functools import lru_cache
 from pathlib import Path
 
+from grainline.base import log
 from grainline.codegen import llvm
 from grainline.plan.target import Target
 
@@ -23,7 +23,6 @@ FORMAT = 1
 DIGEST_BYTES = 32
 #: what the body of an entry begins with: objects (ELF, Mach-O), and saved models
 MAGICS = (b"\x7fELF", b"\xcf\xfa\xed\xfe", b"GRAINLINE")
-_warned: set[str] = set()
 
 
 def key(text: str, target: Target, emitter_version: int) -> str:
@@ -76,7 +75,7 @@ class ObjectCache:
             os.replace(temporary, path)
         except OSError as error:
             _remove(temporary)
-            warn(f"the kernel cache {self.folder} cannot be written ({error.strerror}); kernels stay uncached")
+            log.warn_once(f"the kernel cache {self.folder} cannot be written ({error.strerror}); kernels stay uncached")
 
     def _path(self, name: str) -> Path:
         assert self.folder is not None
@@ -89,13 +88,6 @@ def _remove(path: str) -> None:
             os.unlink(path)
     except OSError:
         return
-
-
-def warn(text: str) -> None:
-    """One Python warning per distinct text and process."""
-    if text not in _warned:
-        _warned.add(text)
-        warnings.warn(text, RuntimeWarning, stacklevel=3)
 
 
 def default_folder() -> Path:
@@ -120,7 +112,7 @@ def _opened(path: Path) -> ObjectCache:
     except OSError as error:
         fault = error.strerror or str(error)
     if fault:
-        warn(f"the kernel cache {path} is not used: {fault}; kernels are compiled again in every process")
+        log.warn_once(f"the kernel cache {path} is not used: {fault}; kernels are compiled again in every process")
         return ObjectCache(None)
     return ObjectCache(path)
 

@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from grainline.base import progress
 from grainline.base.errors import OptionError
 from grainline.evidence import provenance
 from grainline.evidence.records import FORMAT, EvidenceError, is_sealed, make_folder, read_json, sealed, write_json
@@ -61,6 +62,7 @@ def measure_suite(
         if seconds is not None and time.monotonic() - started > seconds:
             say(f"{suite.name}: stopped after {seconds:g} s; measure again to continue")
             break
+        progress.report(visit.name, number, len(visits))
         record = sealed(make_visit(visit, homes, kept, header["source"]))
         write_json(path, record)
         say(f"{number}/{len(visits)} {visit.name}: {_outcome(record)}")

@@ -181,7 +181,9 @@ def _compiled_or_host(frame: Frame, call: Call) -> list[Value | None]:
         return known
     rule = rule_for(call.domain, call.op_type, call.version)
     if rule is None:
-        return _host(frame, call, f"{call.op_type} is not compiled")
+        has_subgraphs = call.op_type in host.WITH_SUBGRAPHS
+        reason = "control flow runs in the graph interpreter" if has_subgraphs else f"no rule compiles {call.op_type}"
+        return _host(frame, call, reason)
     mark = b.mark()
     try:
         results = rule(b, call)

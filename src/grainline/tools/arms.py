@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from grainline.base import log
 from grainline.base.errors import GrainlineError
 
 SETTLE_S = 0.02
@@ -172,6 +173,7 @@ class _Served:
 
 def serve() -> None:
     """Answers requests until stdin ends. Whatever the library prints goes to stderr, never between the answers."""
+    log.warn_in_one_line()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     served = _Served()

@@ -10,10 +10,11 @@ from statistics import median
 import numpy as np
 
 from grainline.base import progress
-from grainline.base.errors import OptionError
 from grainline.evidence.calibrate import NEAR, calibrate, predictions
 from grainline.plan.machine import Machine, machine_path, machine_text
 from grainline.plan.target import host_target
+from grainline.tools.waiting import progress_on_stderr
+from grainline.tools.writable import check_file
 
 WORST_SHOWN = 5
 
@@ -22,8 +23,9 @@ def calibrate_machine(output: Path | None) -> Iterator[str]:
     """Lines for people. OptionError when the file cannot be written; nothing is measured then."""
     target = host_target()
     path = output or machine_path(target)
-    _check_writable(path)
-    machine, raw = calibrate(target, progress.report)
+    check_file(path)
+    with progress_on_stderr("measuring this machine"):
+        machine, raw = calibrate(target, progress.report)
     _write(path, machine_text(machine, raw))
     yield machine.origin
     yield from _fit_lines(machine, raw["prices"])
@@ -38,15 +40,6 @@ def _fit_lines(machine: Machine, raw: list[dict[str, object]]) -> Iterator[str]:
     errors = [abs(np.log(ratio)) for ratio, _ in ratios]
     yield f"{len(ratios)} kernels fitted; predicted / measured is off by {np.expm1(median(errors)):.0%} in the median"
     yield "worst: " + ", ".join(f"{name} {ratio:.2f}" for ratio, name in ratios[:WORST_SHOWN])
-
-
-def _check_writable(path: Path) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OptionError(f"the calibration cannot be written to {path}: {error}") from error
-    if path.is_dir() or not os.access(path.parent, os.W_OK):
-        raise OptionError(f"the calibration cannot be written to {path}: the folder admits no such file")
 
 
 def _write(path: Path, text: str) -> None:

@@ -20,6 +20,7 @@ from grainline.evidence.records import (
 )
 from grainline.evidence.summary import Report
 from grainline.evidence.tables import markdown
+from grainline.tools.waiting import progress_on_stderr
 
 MOST_LINES = 20
 
@@ -32,7 +33,8 @@ def measure_suites(
     homes = threads or min(2, len(os.sched_getaffinity(0)))
     failed: list[str] = []
     for suite in chosen:
-        report = measure.measure_suite(suite, folder, homes, seconds, keep)
+        with progress_on_stderr(suite.name):
+            report = measure.measure_suite(suite, folder, homes, seconds, keep)
         failed += measure.failures(report)
         missing = sum(1 for _ in suite.visits()) - len(report["visits"])
         yield f"{suite.name}: {len(report['visits'])} visits recorded, {missing} to go; {folder / suite.name}"
@@ -49,21 +51,17 @@ def reports_of(folder: Path) -> dict[str, tuple[Report, Path]]:
     return {name: (read_json(path), path.parent) for name, path in found.items()}
 
 
-def audit_folder(folder: Path, tables: bool) -> Iterator[str]:
-    """Lines of the audit; `EvidenceError` when anything is wrong. With `tables` it writes tables.md and tables.html."""
+def audit_folder(folder: Path, tables: bool, record: Path | None = None) -> Iterator[str]:
+    """Lines of the audit; `EvidenceError` when anything is wrong, and nothing is written then.
+
+    With `tables` it writes tables.md and tables.html, with `record` the reports compressed into that folder.
+    """
     found = reports_of(folder)
     wrong = []
     for name, (report, place) in found.items():
-        sentences = rules.audit(report)
-        kept = place / "kept"
-        checked = not sentences and kept.is_dir() and any(kept.glob("*.f32"))
-        if checked:
-            sentences = rules.audit_kept(report, kept)
-        if not sentences and (place / "captures").is_dir():
-            sentences = rules.audit_captures(report, place / "captures")
+        sentences, outputs = _findings(report, place)
         wrong += [f"{name}: {sentence}" for sentence in sentences]
-        held = "every kept output checked against the oracle" if checked else "no outputs kept"
-        yield f"{name}: {len(report.get('visits', ()))} visits, {held}, {len(sentences)} findings"
+        yield f"{name}: {len(report.get('visits', ()))} visits, {outputs}, {len(sentences)} findings"
     reports = [report for report, _ in found.values()]
     if not wrong:
         wrong += rules.audit_together(reports)
@@ -76,12 +74,29 @@ def audit_folder(folder: Path, tables: bool) -> Iterator[str]:
         write_atomically(folder / "tables.md", markdown(ordered).encode())
         write_atomically(folder / "tables.html", html(ordered).encode())
         yield f"wrote {folder / 'tables.md'} and {folder / 'tables.html'}"
+    if record is not None:
+        yield _write_record(found, record)
 
 
-def write_record(folder: Path, record: Path) -> Iterator[str]:
+def _findings(report: Report, place: Path) -> tuple[list[str], str]:
+    """What is wrong with one report, and what was done with the outputs kept beside it.
+
+    Outputs and captured code are looked up through the report and are not looked at when it does not hold.
+    """
+    sentences, kept, captures = rules.audit(report), place / "kept", place / "captures"
+    if not any(kept.glob("*.f32")):
+        outputs = "no outputs kept"
+    elif sentences:
+        outputs = "kept outputs not checked"
+    else:
+        sentences, outputs = rules.audit_kept(report, kept), "every kept output checked against the oracle"
+    if not sentences and captures.is_dir():
+        sentences = rules.audit_captures(report, captures)
+    return sentences, outputs
+
+
+def _write_record(found: dict[str, tuple[Report, Path]], record: Path) -> str:
     """A measuring folder becomes a record: its audited reports compressed, and provenance.json."""
-    found = reports_of(folder)
-    yield from audit_folder(folder, tables=False)
     make_folder(record)
     for name, (report, place) in found.items():
         write_json(record / f"{name}.json.gz", report)
@@ -93,4 +108,4 @@ def write_record(folder: Path, record: Path) -> Iterator[str]:
     provenance: Report = {field: first[field] for field in ("source", "machine", "homes", "metric")}
     sessions = {name: report["sessions"] for name, (report, _) in found.items()}
     write_json(record / "provenance.json", {**provenance, "sessions": sessions})
-    yield f"wrote {len(found)} reports and provenance.json to {record}"
+    return f"wrote {len(found)} reports and provenance.json to {record}"

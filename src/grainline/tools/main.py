@@ -1,4 +1,4 @@
-"""The `grainline` command: run, explain, plan, bench, trace, measure, audit, knobs.
+"""The `grainline` command: run, explain, plan, bench, trace, measure, audit, calibrate, knobs.
 
 Commands parse their arguments and print; the work is in the files beside this one. An error that grainline raised is
 one line on stderr: exit code 2 when the call was wrong, 1 when the model or the run was. GRAINLINE_DEBUG=1 shows the
@@ -14,6 +14,7 @@ from typing import Annotated
 
 import typer
 
+from grainline.base import log
 from grainline.base.errors import GrainlineError, OptionError
 
 app = typer.Typer(
@@ -29,7 +30,7 @@ Shapes = Annotated[
     typer.Option("--shape", metavar="NAME=1,128", help="Shape of a random input, or NAME=4 for a named dimension."),
 ]
 Threads = Annotated[int | None, typer.Option(min=0, help="Threads of a run; 0 means all that are allowed.")]
-Seed = Annotated[int, typer.Option(help="Seed of the random inputs.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of the random inputs.")]
 
 
 @app.command()
@@ -143,9 +144,7 @@ def audit(
     """Recompute every figure of recorded suites from the raw samples; exit code 1 when anything does not hold."""
     from grainline.tools import evidence
 
-    for line in evidence.audit_folder(folder, tables):
-        print(line)
-    for line in evidence.write_record(folder, record) if record else ():
+    for line in evidence.audit_folder(folder, tables, record):
         print(line)
 
 
@@ -173,6 +172,7 @@ def knobs() -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point of the console script; ends the process with its exit code."""
+    log.warn_in_one_line()
     sys.exit(call(arguments))
 
 
@@ -190,7 +190,7 @@ def call(arguments: list[str] | None = None) -> int:
         return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
     except OptionError as error:
         return _complain(error, 2)
-    except (GrainlineError, OSError) as error:
+    except (GrainlineError, OSError, MemoryError) as error:
         return _complain(error, 1)
     except KeyboardInterrupt:
         return _complain("interrupted", 130)

@@ -12,6 +12,7 @@ from grainline.session.model import Model, load
 from grainline.session.options import onnx_type
 from grainline.tools.feeding import make_feeds
 from grainline.tools.waiting import progress_on_stderr
+from grainline.tools.writable import check_folder
 
 
 def load_with_progress(path: Path, threads: int | None) -> Model:
@@ -27,6 +28,8 @@ def run_model(
     output: Path | None,
     seed: int,
 ) -> Iterator[str]:
+    if output is not None:
+        check_folder(output)
     begin = time.perf_counter()
     model = load_with_progress(path, threads)
     loaded_s = time.perf_counter() - begin
@@ -54,7 +57,7 @@ def summary(array: np.ndarray) -> str:
 
 
 def save(folder: Path, names: Sequence[str], arrays: Sequence[np.ndarray]) -> Iterator[str]:
-    folder.mkdir(parents=True, exist_ok=True)
+    """Writes each array into the folder, which exists, under its name with the letters that every file system has."""
     for index, (name, array) in enumerate(zip(names, arrays)):
         safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in name).lstrip(".") or f"output_{index}"
         path = folder / f"{safe}.npy"

@@ -8,6 +8,7 @@ from pathlib import Path
 from grainline.session.trace import Trace
 from grainline.tools.feeding import make_feeds
 from grainline.tools.running import load_with_progress
+from grainline.tools.writable import check_file
 
 
 def trace_model(
@@ -22,6 +23,7 @@ def trace_model(
     """Traces `runs` runs behind one that warms up; the lines say where the trace is and what is in it."""
     from grainline import _native
 
+    check_file(output)
     model = load_with_progress(path, threads)
     feeds = make_feeds(model.inputs, input_options, shape_options, seed)
     model.run(feeds)

@@ -18,13 +18,17 @@ def progress_on_stderr(title: str) -> Iterator[None]:
         yield
         return
     from rich.console import Console
+    from rich.live import Live
+    from rich.spinner import Spinner
 
-    status = Console(stderr=True).status(title)
-    timer = threading.Timer(PATIENCE_S, status.start)
+    spinner = Spinner("dots", title)
+    # what the command prints goes above the line where both are the same terminal, and to a file or pipe unchanged
+    line = Live(spinner, console=Console(stderr=True), transient=True, redirect_stdout=sys.stdout.isatty())
+    timer = threading.Timer(PATIENCE_S, line.start)
     timer.daemon = True
 
     def show(step: str, done: int, total: int) -> None:
-        status.update(f"{title}: {step}" + (f" {done}/{total}" if total else ""))
+        spinner.update(text=f"{title}: {step}" + (f" {done}/{total}" if total else ""))
 
     timer.start()
     try:
@@ -33,4 +37,4 @@ def progress_on_stderr(title: str) -> Iterator[None]:
     finally:
         timer.cancel()
         timer.join()
-        status.stop()
+        line.stop()

@@ -82,7 +82,7 @@ def optimise(
         if graph is before:
             break
     else:
-        log.warn_once("passes", f"the passes on execution graph {graph.name!r} did not settle in {MOST_TURNS} turns")
+        log.warn_once(f"the passes on execution graph {graph.name!r} did not settle in {MOST_TURNS} turns")
     for one in once:
         graph = _run(one, graph, after)
     return graph
