@@ -14,7 +14,7 @@ from grainline.codegen.cache import ObjectCache
 from grainline.codegen.compile import compile_kernels
 from grainline.codegen.kernel import emit
 from grainline.codegen.llvm import compile_object
-from grainline.plan.machine import SHIPPED
+from grainline.plan.machine import machine_of
 from grainline.plan.planner import plan
 from grainline.plan.target import host_target
 from grainline.plan.types import DEFAULT_OPTIONS, Plan, PlannerOptions
@@ -66,5 +66,5 @@ class NativeKernel:
     def _choose(each: Plan, env: Mapping[str, int], homes: int) -> tuple[int, int, float]:
         """(blocks per task, homes, predicted picoseconds), by the native function that a tiling node calls."""
         extents = (each.cost_ps, each.traffic_bytes, each.task_ps, each.blocks)
-        costs = _native.MachineCosts(*SHIPPED.launch_costs)
+        costs = machine_of(each.target).costs()
         return _native.choose_launch(*(evaluate(extent, env) for extent in extents), homes, True, costs)

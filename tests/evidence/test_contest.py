@@ -11,15 +11,20 @@ from typing import Any
 
 import pytest
 
-from grainline.evidence import contest
+from grainline.evidence import contest, operators
 from grainline.evidence.audit import audit
+from grainline.evidence.calibrate import Timed
+from grainline.evidence.choice import automatic, launch_of
 from grainline.evidence.contest_audit import wrong_in_contest
+from grainline.evidence.fitting_set import fitting_set
 from grainline.evidence.measure import measure_suite
 from grainline.evidence.page import html
 from grainline.evidence.records import sealed
 from grainline.evidence.regret import best_of, percentile, regret_of, verdicts
 from grainline.evidence.suites import HELD_OUT, HELD_OUT_SEED, ROW_NAMES, Case, Suite, held_out_shapes
 from grainline.evidence.tables import markdown
+from grainline.plan.machine import shipped_machine
+from grainline.plan.target import host_target
 
 
 @pytest.fixture(scope="module")
@@ -124,3 +129,26 @@ def test_contests_are_shown(report: dict[str, Any], tmp_path: Path) -> None:
     text, page = markdown([report]), html([report])
     assert text.count("| rms_norm 40×66 |") == 5 and "regret median" in text
     assert page.count("<svg") == 4 + 5, "one scatter for each undisturbed condition, one histogram for each condition"
+
+
+def test_no_calibration_steers_a_visit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a calibration that nobody may read every choice is still made, and made by the shipped prices."""
+    operator, dims = operators.find("rms_norm"), (40, 66)
+    codes, shipped = contest.Codes(operator.program(*dims), operator, dims), shipped_machine(host_target())
+    monkeypatch.setenv("GRAINLINE_MACHINE_FILE", str(tmp_path / "nowhere.json"))
+    chosen = automatic(codes.program, codes.target, shipped)
+    launch = launch_of(chosen, 2, True, shipped)
+    assert launch.homes in (1, 2) and launch.grain >= 1 and launch.predicted_ns > 0
+    arms, roles = contest._arms(codes, contest.Condition(2, "hot"))
+    assert arms[roles["automatic"]] == codes.arm(chosen, launch.grain, launch.homes, launch.predicted_ns)
+    Timed(next(fitting_set()), codes.target)
+
+
+def test_dear_threads_are_left_asleep() -> None:
+    program, target = operators.find("rms_norm").program(1024, 4096), host_target()
+    shipped = shipped_machine(target)
+    chosen = automatic(program, target, shipped)
+    free = replace(shipped, hot_paid_ps=0.0, hot_delay_ps=0.0, home_delay_ps=0.0, bus_byte_ps=0.0, task_ps=0.0)
+    dear = replace(shipped, hot_paid_ps=1e12, hot_delay_ps=1e12)
+    assert launch_of(chosen, 2, True, free).homes == 2
+    assert launch_of(chosen, 2, True, dear).homes == 1

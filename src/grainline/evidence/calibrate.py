@@ -42,7 +42,8 @@ class Timed:
     def __init__(self, sample: Sample, target: Target) -> None:
         options = PlannerOptions(mapping=sample.mapping, block_size=sample.block_size, search_task_grain=False)
         self.name = sample.program.name
-        self.realisation: Realisation = realise(plan(sample.program, target, options).variants[0])
+        chosen = plan(sample.program, target, options, machine=shipped_machine(target)).variants[0]
+        self.realisation: Realisation = realise(chosen)
         random = np.random.default_rng(0)
         views = self.realisation.plan.program.views
         self.arrays = [random.uniform(0.5, 1.5, int(np.prod(v.shape))).astype(np.float32) for v in views]

@@ -1,7 +1,8 @@
 """What a variant's settings choose for one program, and what the planner chooses by itself.
 
 Variants plan with the uncalibrated prior over the block widths of `plan.policy`, so that their choices are those of a
-fixed model; the automatic choice is made exactly as a launch makes it: the plan first, then homes and grain.
+fixed model; the automatic choice is made exactly as a launch makes it: the plan first, then homes and grain. No
+calibration of the user steers either: whoever measures says whose prices are meant.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from typing import Any
 from grainline.base.dims import evaluate
 from grainline.evidence.suites import PACKET, Settings
 from grainline.plan.legal import packet_shape
-from grainline.plan.machine import SHIPPED
+from grainline.plan.machine import Machine, shipped_machine
 from grainline.plan.planner import plan
 from grainline.plan.policy import AnalyticExecutionCostPolicy, CostCoefficients, ExecutionTarget, count_work
 from grainline.plan.search import pick, task_grains
 from grainline.plan.target import Target, host_target
-from grainline.plan.types import Candidate, Plan, PlannerOptions, PlanResult, ScoredCandidate
+from grainline.plan.types import Candidate, Plan, PlannerOptions, ScoredCandidate
 from grainline.tile.ir import TileProgram
 
 
@@ -72,7 +73,7 @@ def choose(program: TileProgram, settings: Settings, homes: int, target: Target 
     target = target or host_target()
     options, execution = options_of(program, settings, target)
     execution = replace(execution, worker_count=homes)
-    result = plan(program, target, options, execution=execution)
+    result = plan(program, target, options, execution=execution, machine=shipped_machine(target))
     candidates = result.candidates or _grains_of_product(result.variants[0], options, execution)
     picked = result.best or pick(list(candidates), tie=0)
     return Choice(result.variants[0], picked, picked.candidate.blocks_per_task, len(candidates))
@@ -104,17 +105,15 @@ class Launch:
     predicted_ns: float
 
 
-def automatic(program: TileProgram, target: Target) -> tuple[PlanResult, Plan]:
-    """The plan that nobody steered."""
-    result = plan(program, target)
-    return result, result.variants[0]
+def automatic(program: TileProgram, target: Target, machine: Machine) -> Plan:
+    """The plan that nobody steered, by the prices of `machine`."""
+    return plan(program, target, machine=machine).variants[0]
 
 
-def launch_of(chosen: Plan, homes: int, is_hot: bool) -> Launch:
+def launch_of(chosen: Plan, homes: int, is_hot: bool, machine: Machine) -> Launch:
     """Homes and grain of a launch of this plan, from the same native function that a run calls."""
     from grainline import _native  # type: ignore[attr-defined,unused-ignore]
 
     cost, traffic, task = (evaluate(e, {}) for e in (chosen.cost_ps, chosen.traffic_bytes, chosen.task_ps))
-    costs = _native.MachineCosts(*SHIPPED.launch_costs)
-    found = _native.choose_launch(cost, traffic, task, evaluate(chosen.blocks, {}), homes, is_hot, costs)
+    found = _native.choose_launch(cost, traffic, task, evaluate(chosen.blocks, {}), homes, is_hot, machine.costs())
     return Launch(int(found[0]), int(found[1]), found[2] / 1e3)

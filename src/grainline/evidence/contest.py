@@ -23,6 +23,7 @@ from grainline.evidence.records import sha256
 from grainline.evidence.regret import OUTLIER, regret_of
 from grainline.evidence.suites import JOINT_TASKS
 from grainline.evidence.visit import main
+from grainline.plan.machine import Machine, shipped_machine
 from grainline.plan.planner import execution_target, plan
 from grainline.plan.target import Target, host_target
 from grainline.plan.types import DEFAULT_OPTIONS, Candidate, Plan, PlannerOptions, PlanResult
@@ -119,7 +120,7 @@ class Codes:
             block_size=candidate.block_size,
             blocks_per_task=1,
         )
-        chosen = plan(self.program, self.target, forced).variants[0]
+        chosen = plan(self.program, self.target, forced, machine=shipped_machine(self.target)).variants[0]
         return self.arm(chosen, candidate.blocks_per_task, homes, predicted_ns)
 
 
@@ -172,9 +173,9 @@ def contest(codes: Codes, condition: Condition) -> dict[str, Any]:
 def _arms(codes: Codes, condition: Condition) -> tuple[list[Arm], dict[str, int]]:
     """The distinct candidates, and which of them is whose choice."""
     homes, is_hot = condition.homes, condition.start == "hot"
-    program, target = codes.program, codes.target
-    _, chosen = automatic(program, target)
-    launch = launch_of(chosen, homes, is_hot)
+    program, target, machine = codes.program, codes.target, shipped_machine(codes.target)
+    chosen = automatic(program, target, machine)
+    launch = launch_of(chosen, homes, is_hot, machine)
     joint = choose(program, JOINT_TASKS.settings, homes, target)
     named = {
         "automatic": codes.arm(chosen, launch.grain, launch.homes, launch.predicted_ns),
@@ -182,21 +183,34 @@ def _arms(codes: Codes, condition: Condition) -> tuple[list[Arm], dict[str, int]
         "uncalibrated": codes.arm(joint.plan, joint.blocks_per_task, homes),
     }
     arms: dict[tuple[int, int], Arm] = {}
-    for arm in (*_candidates(codes, target, homes, is_hot), *named.values()):
+    for arm in (*_candidates(codes, homes, is_hot, machine), *named.values()):
         arms.setdefault(arm.key, arm)
     places = {key: number for number, key in enumerate(arms)}
     return list(arms.values()), {name: places[arm.key] for name, arm in named.items()}
 
 
-def search_for(program: TileProgram, target: Target, homes: int, is_hot: bool) -> PlanResult:
-    """The planner's whole space for so many threads, awake or asleep."""
+def search_for(program: TileProgram, target: Target, homes: int, is_hot: bool, machine: Machine) -> PlanResult:
+    """The whole space for so many threads, awake or asleep, by the prices of `machine`.
+
+    Candidates of every numeric signature, while `best` is what a launch takes, which keeps to one of them.
+    """
     execution = execution_target(program, target, DEFAULT_OPTIONS)
-    return plan(program, target, execution=replace(execution, worker_count=homes, is_hot=is_hot))
+    execution = replace(execution, worker_count=homes, is_hot=is_hot)
+    kept = plan(program, target, execution=execution, machine=machine)
+    if kept.best is None:
+        return kept
+    every = plan(program, target, PlannerOptions(same_bits=False), execution=execution, machine=machine)
+    best = next(each for each in every.candidates if _key(each.candidate) == _key(kept.best.candidate))
+    return replace(kept, candidates=every.candidates, best=best)
 
 
-def _candidates(codes: Codes, target: Target, homes: int, is_hot: bool) -> Sequence[Arm]:
-    """The whole space for this condition, with the calibrated prediction of each."""
-    found = search_for(codes.program, target, homes, is_hot).candidates
+def _key(candidate: Candidate) -> tuple[str, tuple[int, ...]]:
+    return str(candidate), candidate.root_axis_order
+
+
+def _candidates(codes: Codes, homes: int, is_hot: bool, machine: Machine) -> Sequence[Arm]:
+    """The whole space for this condition, with the prediction of each."""
+    found = search_for(codes.program, codes.target, homes, is_hot, machine).candidates
     return [codes.arm_of(s.candidate, homes, s.cost.score / 1e3) for s in found]
 
 

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from grainline.plan.target import Target, host_target
+from grainline.plan.target import Target, host_target, processor_name
 
 PACKAGE = Path(__file__).resolve().parent.parent
 BINARIES = ("grainline._native", "llvmlite.binding", "numpy._core._multiarray_umath")
@@ -51,7 +51,7 @@ def machine() -> dict[str, Any]:
     target: Target = host_target()
     return {
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "processor": _processor_name(),
+        "processor": processor_name() or platform.processor(),
         "cpu": target.cpu,
         "features_sha256": hashlib.sha256(target.features.encode()).hexdigest(),
         "vector_bytes": target.vector_bytes,
@@ -72,11 +72,3 @@ def source() -> dict[str, Any]:
 def visit_environment() -> dict[str, str]:
     """This process's environment without what could steer a measurement."""
     return {name: value for name, value in os.environ.items() if not name.startswith(STRIPPED)}
-
-
-def _processor_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")

@@ -44,12 +44,14 @@ def plan(
     options: PlannerOptions = DEFAULT_OPTIONS,
     extents: Table[str, int] | None = None,
     execution: ExecutionTarget | None = None,
+    machine: Machine | None = None,
 ) -> PlanResult:
     """The plans of one numeric signature, best first; `PlanError` when no mapping is legal.
 
     Plans hold the simplified program (`tile.passes`): same views, symbols and meaning, fewer root axes.
     `extents`: values of symbols that costs are compared for; others have TYPICAL_EXTENT. `execution`: the threads that
-    the search plans for, by default all of the target with awake pool threads.
+    the search plans for, by default all of the target with awake pool threads. `machine`: whose prices, by default
+    those of `machine_of(target)`.
     """
     if any(o.op == "mma" for o in program.operations()) and options.mapping != WHOLE:
         from grainline.plan.mma_chain import plan_products
@@ -58,7 +60,7 @@ def plan(
         return replace(found, variants=tuple(replace(each, math=options.math) for each in found.variants))
     program = simplify(program)
     execution = execution or execution_target(program, target, options)
-    machine = machine_of(target)
+    machine = machine or machine_of(target)
     policy = options.cost_policy or CalibratedExecutionCostPolicy(machine)
     found = search(program, target, execution, options, policy, typical_extents(program, extents))
     reason = _reason(found)

@@ -1,7 +1,7 @@
 """`grainline plan` and `grainline explain --kernel`: the planner's whole space, its terms, its pick, and what is true.
 
-Times are microseconds. `*` marks the pick; with measured times `!` marks the fastest, and the last line says what the
-pick loses to it.
+Times are microseconds. `*` marks the pick, which keeps to one numeric signature; with measured times `!` marks the
+fastest, and the last line says what the pick loses to it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from grainline.base.errors import OptionError
 from grainline.evidence import operators
 from grainline.evidence.contest import Codes, Condition, search_for
 from grainline.plan.cost import typical
+from grainline.plan.machine import machine_of
 from grainline.plan.target import host_target
 from grainline.plan.types import PlanResult, ScoredCandidate
 
@@ -37,7 +38,7 @@ def operator_lines(
         raise OptionError("threads cannot be timed", expected=f"at most {processors}, the processors", found=homes)
     start, target = "parked" if is_parked else "hot", host_target()
     program = operator.program(*dims)
-    result = search_for(program, target, homes, not is_parked)
+    result = search_for(program, target, homes, not is_parked, machine_of(target))
     yield f"{name} {'x'.join(map(str, dims))}: H={homes}, {start} start, {target.cpu}"
     times = None
     if is_measured:
