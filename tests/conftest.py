@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,14 +12,19 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from grainline.base import knobs
+from grainline.plan.machine import _machine_of
+
 
 @pytest.fixture(autouse=True, scope="session")
-def _own_cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Machine code of the tests is shared between tests, not with the user."""
+def _own_environment(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """No variable and no calibration of the user; machine code is shared between tests, not with the user."""
     patch = pytest.MonkeyPatch()
-    patch.setenv("GRAINLINE_CACHE_DIR", str(tmp_path_factory.mktemp("code")))
-    for name in ("GRAINLINE_NUM_THREADS", "GRAINLINE_CACHE", "GRAINLINE_DEBUG", "OMP_NUM_THREADS"):
+    for name in [*(knob.name for knob in knobs.ALL), *(name for name in os.environ if name.startswith("ORT_"))]:
         patch.delenv(name, raising=False)
+    patch.setenv(knobs.CACHE_DIR.name, str(tmp_path_factory.mktemp("code")))
+    patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("configuration")))
+    _machine_of.cache_clear()  # collecting tests may have read the user's
     yield
     patch.undo()
 

@@ -13,6 +13,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import grainline
+from grainline import pipeline
+from grainline.base.errors import OptionError
+from grainline.plan.machine import REFERENCE, machine_text
 
 X = np.arange(3, dtype=np.float32)[:, None]
 
@@ -95,3 +98,22 @@ def test_limits_are_those_of_the_process_that_runs(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
     count = int((size / 4) ** 0.5) + 100
     assert grainline.load(data, cache_dir=tmp_path)(x=np.ones(count, np.float32)).tolist() == [2] * count
+
+
+def test_a_calibration_is_not_deaf_to_models_that_are_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other prices: planned anew. The same ones: found again. Broken ones: an error, saved or not."""
+    path = written(tmp_path, np.ones(4, np.float32), external=False, folds=False)
+    compiled: list[object] = []
+    compile_model = pipeline.compile_model
+    monkeypatch.setattr(pipeline, "compile_model", lambda *rest: compiled.append(rest) or compile_model(*rest))
+    prices = {}
+    for name, price in (("cheap", 1.0), ("dear", 1000.0)):
+        prices[name] = tmp_path / f"{name}.json"
+        prices[name].write_text(machine_text(REFERENCE.scaled(name, price), {}))
+    for name, count in (("cheap", 1), ("cheap", 1), ("dear", 2), ("cheap", 2)):
+        monkeypatch.setenv("GRAINLINE_MACHINE_FILE", str(prices[name]))
+        grainline.load(path, cache_dir=tmp_path / "cache")
+        assert len(compiled) == count, name
+    monkeypatch.setenv("GRAINLINE_MACHINE_FILE", str(tmp_path / "nowhere.json"))
+    with pytest.raises(OptionError, match=r"nowhere\.json"):
+        grainline.load(path, cache_dir=tmp_path / "cache")

@@ -5,9 +5,9 @@ model's description; the machine code is found through the kernel entries it nam
 entries are hash-checked (see `codegen/cache.py`), which is what makes unpickling them as safe as running their code.
 
 The key covers the model (content of bytes; path, size, times and inode of a file), the memory that its limits were
-made for, whether its graph is for several workers, the processor, the LLVM wheel, and every source file of this
-package. Weights are not stored: a recipe says where in the model they lie and what is computed from them. A model with
-host operators or external data is not saved.
+made for, whether its graph is for several workers, the processor and its prices, the LLVM wheel, and every source file
+of this package. Weights are not stored: a recipe says where in the model they lie and what is computed from them. A
+model with host operators or external data is not saved.
 Whatever goes wrong while loading means "not saved".
 """
 
@@ -35,7 +35,7 @@ from grainline.execgraph.ir import ExecuteGraph
 from grainline.execgraph.pack import Packed
 from grainline.graph.ir import ModelInfo
 from grainline.graph.lookups import Lookup
-from grainline.plan.machine import use_machine
+from grainline.plan.machine import machine_of, use_machine
 from grainline.plan.target import host_target
 from grainline.runtime.executor import ModelExecutor
 
@@ -82,7 +82,7 @@ def open_or_compile(source: Any, options: Options) -> CompiledModel:
 
 
 def locate(source: Any, options: Options) -> Spot | None:
-    """The spot of a model, or None when it cannot be saved (no cache, no file)."""
+    """The spot of a model, or None when it cannot be saved (no cache, no file). OptionError: a broken calibration."""
     if not options.cache:
         return None
     try:
@@ -93,7 +93,9 @@ def locate(source: Any, options: Options) -> Spot | None:
     if identity is None or store.folder is None:
         return None
     shape = is_multi_worker(workers=options.workers)  # its graph has other kernels and fewer edges
-    digest = hashlib.sha256(repr((identity, memory_bytes(), shape, _environment())).encode()).hexdigest()
+    target = host_target(store.folder)
+    processor = (target.cpu, target.features, machine_of(target))
+    digest = hashlib.sha256(repr((identity, memory_bytes(), shape, processor, _environment())).encode()).hexdigest()
     return Spot(store, f"model-{digest}", data)
 
 
@@ -180,7 +182,7 @@ def _identity(source: Any) -> tuple[Any, memoryview]:
 
 @lru_cache(maxsize=1)
 def _environment() -> tuple[Any, ...]:
-    """The processor, Python, NumPy's and LLVM's files, and every source file of the package."""
+    """Python, NumPy's and LLVM's files, and every source file of the package."""
     import numpy
 
     package = Path(__file__).parent
@@ -189,17 +191,4 @@ def _environment() -> tuple[Any, ...]:
     llvm = importlib.util.find_spec("llvmlite")
     origin = None if llvm is None or llvm.origin is None else os.stat(llvm.origin)
     stamp = None if origin is None else (origin.st_size, origin.st_mtime_ns)
-    return _processor(), sys.version, numpy.__version__, stamp, hashlib.sha256(repr(stamps).encode()).hexdigest()
-
-
-def _processor() -> str:
-    """Model and features of the processor; on a system without /proc/cpuinfo what Python knows of it."""
-    try:
-        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
-            first = file.read().split("\n\n", 1)[0]
-    except OSError:
-        import platform
-
-        return f"{platform.machine()} {platform.processor()}"
-    keep = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags", "Features", "CPU")
-    return "\n".join(line for line in first.splitlines() if line.split("\t")[0].split(":")[0].strip() in keep)
+    return sys.version, numpy.__version__, stamp, hashlib.sha256(repr(stamps).encode()).hexdigest()

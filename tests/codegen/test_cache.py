@@ -137,3 +137,9 @@ def test_two_processes_fill_the_cache_at_once(tmp_path):
     running = [subprocess.Popen([sys.executable, "-c", SCRIPT], env=environment) for _ in range(2)]
     assert [process.wait(120) for process in running] == [0, 0]
     assert len(list((tmp_path / "shared").glob("*.o"))) == 6
+
+
+def test_a_folder_may_be_named_from_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("GRAINLINE_CACHE_DIR", "~/code")
+    assert cache.default_folder() == tmp_path / "code"

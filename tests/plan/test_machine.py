@@ -8,12 +8,22 @@ from pathlib import Path
 
 import pytest
 
+from grainline.base import knobs
 from grainline.base.dims import symbol
 from grainline.base.errors import OptionError
 from grainline.kernels import pointwise, rows
 from grainline.plan import machine as machines
+from grainline.plan import target as targets
 from grainline.plan.cost import CalibratedExecutionCostPolicy
-from grainline.plan.machine import REFERENCE, Machine, machine_of, machine_text, parse_machine, shipped_machine
+from grainline.plan.machine import (
+    REFERENCE,
+    Machine,
+    machine_of,
+    machine_path,
+    machine_text,
+    parse_machine,
+    shipped_machine,
+)
 from grainline.plan.planner import plan
 from grainline.plan.policy import ExecutionTarget
 from grainline.plan.target import host_target
@@ -51,13 +61,39 @@ def test_a_broken_calibration_is_refused_in_words(change, message) -> None:  # t
 
 
 def test_the_calibrated_machine_is_found_and_else_the_shipped_one(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    path = tmp_path / "machine.json"
-    monkeypatch.setenv("GRAINLINE_MACHINE_FILE", str(path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     machines._machine_of.cache_clear()
     assert machine_of(HOST) == shipped_machine(HOST)
+    path = machine_path(HOST)
+    path.parent.mkdir(parents=True)
     path.write_text(machine_text(odd_machine(), {}))
     machines._machine_of.cache_clear()
     assert machine_of(HOST).origin == "odd"
+    machines._machine_of.cache_clear()
+
+
+def test_a_calibration_that_is_named_must_be_there(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path / "machine.json"
+    monkeypatch.setenv("GRAINLINE_MACHINE_FILE", str(path))
+    with pytest.raises(OptionError, match=f"GRAINLINE_MACHINE_FILE.*{path}"):
+        machine_of(HOST)
+    path.write_text(machine_text(odd_machine(), {}))
+    assert machine_of(HOST).origin == "odd"
+
+
+def test_two_models_of_one_maker_are_two_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "processor\t: 0\nBogoMIPS\t: 50.00\nFeatures\t: fp asimd\nCPU implementer\t: 0x41\nCPU part\t: 0x{}\n"
+
+    def identity(part: str) -> str:
+        monkeypatch.setattr(targets, "_cpuinfo", lambda: text.format(part).splitlines(keepends=True))
+        return targets._processor_identity()
+
+    assert identity("d0c") == identity("d0c") != identity("d40")
+
+
+def test_the_suite_sees_no_calibration_of_its_user(tmp_path_factory: pytest.TempPathFactory) -> None:
+    assert machine_path(HOST).is_relative_to(tmp_path_factory.getbasetemp())
+    assert not [knob.name for knob in knobs.ALL if knob.is_set() and knob is not knobs.CACHE_DIR]
 
 
 @pytest.mark.parametrize("cpu", ["znver4", "sapphirerapids", "haswell", "neoverse-n1", "generic"])

@@ -15,7 +15,7 @@ import tempfile
 from functools import lru_cache
 from pathlib import Path
 
-from grainline.base import log
+from grainline.base import knobs, log
 from grainline.codegen import llvm
 from grainline.plan.target import Target
 
@@ -91,9 +91,9 @@ def _remove(path: str) -> None:
 
 
 def default_folder() -> Path:
-    chosen = os.environ.get("GRAINLINE_CACHE_DIR")
-    if chosen:
-        return Path(chosen)
+    chosen = knobs.CACHE_DIR.read()
+    if chosen is not None:
+        return chosen
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("grainline")) / "objects"

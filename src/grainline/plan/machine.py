@@ -8,7 +8,6 @@ choice among numeric signatures always uses `REFERENCE`, so that bits do not dep
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping as Table
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -110,17 +109,27 @@ def shipped_machine(target: Target) -> Machine:
 
 
 def machine_of(target: Target) -> Machine:
-    """The calibrated machine, else the shipped one. A calibration that cannot be used is an error that names it."""
-    return _machine_of(target, os.environ.get(knobs.MACHINE_FILE.name))
+    """The calibrated machine, else the shipped one.
+
+    OptionError names a calibration that cannot be used, and one that GRAINLINE_MACHINE_FILE names and is not there.
+    """
+    return _machine_of(target, knobs.MACHINE_FILE.read())
 
 
 @lru_cache(maxsize=8)
-def _machine_of(target: Target, _named: str | None) -> Machine:
-    path = machine_path(target)
+def _machine_of(target: Target, named: Path | None) -> Machine:
+    path = named or _usual_path(target)
     try:
         text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return shipped_machine(target)
+    except FileNotFoundError as error:
+        if named is None:
+            return shipped_machine(target)
+        raise OptionError(
+            f"{knobs.MACHINE_FILE.name} names no file",
+            expected="a calibration",
+            found=str(path),
+            remedy=f"Unset {knobs.MACHINE_FILE.name}, or let `grainline calibrate` write the file.",
+        ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise OptionError(f"calibration {path}: {error}") from error
     return parse_machine(text, str(path))
@@ -132,10 +141,11 @@ def use_machine(target: Target) -> None:
 
 
 def machine_path(target: Target) -> Path:
-    """Where the calibration of this processor is kept, one file per model."""
-    given = knobs.MACHINE_FILE.read(os.environ)
-    if given is not None:
-        return given
+    """Where the calibration of this processor is kept: GRAINLINE_MACHINE_FILE, else one file per model."""
+    return knobs.MACHINE_FILE.read() or _usual_path(target)
+
+
+def _usual_path(target: Target) -> Path:
     import platformdirs
 
     slug = re.sub("[^a-z0-9]+", "-", f"{target.cpu} {processor_name()}".lower()).strip("-")

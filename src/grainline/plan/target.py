@@ -9,7 +9,11 @@ from functools import lru_cache
 from pathlib import Path
 
 VECTOR_FEATURES = ("avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512cd")
-IDENTITY_FIELDS = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags", "Features")
+#: what tells two processors apart: the names of x86-64, then those of aarch64
+IDENTITY_FIELDS = (
+    *("vendor_id", "cpu family", "model", "model name", "stepping", "flags"),
+    *("CPU implementer", "CPU architecture", "CPU variant", "CPU part", "CPU revision", "Features"),
+)
 TARGET_FILE = "target.txt"
 
 
@@ -35,10 +39,6 @@ class Target:
     def has_byte_products(self) -> bool:
         """Whether four products of bytes are summed into 32 bits by one instruction, on the widest registers."""
         return self.has_avx512 and "+avx512vnni" in self.features
-
-    @property
-    def has_fma(self) -> bool:
-        return "+fma" in self.features or "+neon" in self.features
 
 
 @lru_cache(maxsize=4)
@@ -74,7 +74,7 @@ def _processor_identity() -> str:
     """A hash of the processor's description and LLVM's version; empty when the system does not describe it."""
     from importlib.metadata import version  # 50 ms, and rarely needed
 
-    lines = [line for line in _cpuinfo() if line.split("\t", 1)[0].strip() in IDENTITY_FIELDS]
+    lines = [line for line in _cpuinfo() if line.split(":", 1)[0].strip() in IDENTITY_FIELDS]
     if not lines:
         return ""
     return hashlib.sha256("".join([*lines, version("llvmlite")]).encode()).hexdigest()
