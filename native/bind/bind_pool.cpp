@@ -9,7 +9,6 @@
 #include "memory/host_memory.h"
 #include "memory/output_pool.h"
 #include "threads/pool.h"
-#include "threads/topology.h"
 
 namespace nb = nanobind;
 
@@ -90,12 +89,8 @@ void bind_pool(nb::module_& module) {
   module.def(
       "processors", [] { return Pool::process().processors(); },
       "Processors that this process may use.");
-  module.def("homes_allowed", [] { return Pool::process().homes_allowed(); });
   module.def("threads_started", [] { return Pool::process().threads_started(); });
-  module.def("workers_hot", [] { return Pool::process().workers_hot(); });
   module.def("active_runs", [] { return Pool::process().active_runs(); });
-  module.def("affinity_processors", &affinity_processors);
-  module.def("quota_processors", [] { return quota_processors(); });
   module.def("dispatch", time_dispatch, arg("address"), arg("args"), arg("blocks"),
              arg("grain") = 0, arg("homes") = 1, arg("scratch_bytes") = 0, arg("repeat") = 1,
              "Runs a tile kernel over all blocks `repeat` times; returns the ns of each.");

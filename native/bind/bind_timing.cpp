@@ -75,7 +75,7 @@ int64_t time_hot(const Dispatch& dispatch, int repeat, int32_t& fault) {
 
 void await_parked_pool() {
   const int64_t until = now_ns() + kParkingLimitNs;
-  while (Pool::process().workers_hot() && now_ns() < until) cpu_relax();
+  while (Pool::process().pool_threads_hot() && now_ns() < until) cpu_relax();
   const int64_t asleep = now_ns() + kFallingAsleepNs;
   while (now_ns() < asleep) cpu_relax();
 }

@@ -6,6 +6,10 @@
 
 namespace {
 
+// As _BINDING_VERSION of src/grainline/__init__.py: they grow together with every change of what
+// this module offers, so that a build left over from other sources is told apart at its import.
+constexpr int kBindingVersion = 1;
+
 int import_numpy() {
   import_array1(-1);
   return 0;
@@ -15,6 +19,7 @@ int import_numpy() {
 
 NB_MODULE(_native, module) {
   if (import_numpy() < 0) throw nanobind::python_error();
+  module.attr("BINDING_VERSION") = kBindingVersion;
   grainline::remember_main_thread();
   grainline::bind_executor(module);
   grainline::bind_pool(module);

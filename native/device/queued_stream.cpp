@@ -1,8 +1,5 @@
 #include "device/queued_stream.h"
 
-#include <pthread.h>
-#include <signal.h>
-
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -10,6 +7,7 @@
 #include "base/float_environment.h"
 #include "memory/output_pool.h"
 #include "threads/forks.h"
+#include "threads/start_thread.h"
 
 namespace grainline {
 namespace {
@@ -19,33 +17,18 @@ Status made_before_a_fork() {
                 "the stream was made before a fork and its thread stayed behind; make a new one");
 }
 
-// Signals are the business of the program's own threads.
-template <typename Body>
-std::unique_ptr<std::thread> start_thread(Body body) {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  auto thread = std::make_unique<std::thread>(body);
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return thread;
-}
-
 }  // namespace
 
 QueuedStream::QueuedStream(BeforeCommand before_command)
     : before_command_(std::move(before_command)), forks_at_start_(forks()) {}
 
 QueuedStream::~QueuedStream() {
-  if (thread_ == nullptr) return;
-  if (forks_at_start_ != forks()) {
-    static_cast<void>(thread_.release());  // there is no such thread here to be joined
-    return;
-  }
+  if (!is_started_ || forks_at_start_ != forks()) return;  // no thread here to be joined
   static_cast<void>(submit([](Command& command) {
     command.kind = Kind::stop;
     return Status();
   }));
-  thread_->join();
+  pthread_join(thread_, nullptr);
 }
 
 // write(command) fills the next slot, or fails and leaves it unsubmitted.
@@ -54,8 +37,10 @@ Status QueuedStream::submit(Write write) {
   if (forks_at_start_ != forks()) [[unlikely]]
     return made_before_a_fork();
   const std::lock_guard<std::mutex> held(lock_);
-  if (thread_ == nullptr) [[unlikely]]
-    thread_ = start_thread([this] { serve(); });
+  if (!is_started_) [[unlikely]] {
+    if (Status status = start_thread([this] { serve(); }, &thread_); !status.is_ok()) return status;
+    is_started_ = true;
+  }
   const uint32_t number = submitted_.reached();
   completed_.await(number + 1 - kCapacity, kNoTimeout);
   if (Status status = write(ring_[number % kCapacity]); !status.is_ok()) return status;

@@ -1,12 +1,12 @@
 // An asynchronous stream: a ring of commands, and a thread that runs them in order.
 #pragma once
 
+#include <pthread.h>
+
 #include <array>
 #include <atomic>
 #include <functional>
-#include <memory>
 #include <mutex>
-#include <thread>
 #include <vector>
 
 #include "device/stream.h"
@@ -14,9 +14,10 @@
 
 namespace grainline {
 
-// The thread starts with the first command and sleeps while there is none. Launches use the
-// process-wide pool. A full ring makes the submitter wait. In the child of a fork every call fails
-// with invalid_argument, because the thread stayed behind.
+// The thread starts with the first command (out_of_memory where the system has none to give; the
+// next command tries again) and sleeps while there is none. Launches use the process-wide pool. A
+// full ring makes the submitter wait. In the child of a fork every call fails with
+// invalid_argument, because the thread stayed behind.
 //
 // Shared fields. The ring: slot n is written by the submitter, under lock_, before submitted_
 // reaches n + 1; then it is the stream thread's until completed_ does. failure_ is under
@@ -74,7 +75,8 @@ class QueuedStream final : public Stream {
   std::mutex failure_lock_;
   Status failure_;
   std::atomic<bool> has_failed_{false};
-  std::unique_ptr<std::thread> thread_;
+  bool is_started_ = false;  // under lock_, as thread_
+  pthread_t thread_{};
 };
 
 }  // namespace grainline

@@ -6,6 +6,7 @@
 #include "exec/executor.h"
 #include "memory/output_pool.h"
 #include "threads/parking.h"
+#include "threads/start_thread.h"
 
 namespace grainline {
 namespace {
@@ -50,9 +51,7 @@ void IdleTrim::wake_thread() noexcept {
 
 // Without a thread memory comes back by trim() only.
 bool IdleTrim::start_thread() noexcept {
-  pthread_t thread;
-  is_started_ = pthread_create(&thread, nullptr, &IdleTrim::thread_main, this) == 0;
-  if (is_started_) pthread_detach(thread);
+  is_started_ = start_detached_thread(&IdleTrim::thread_main, this);
   return is_started_;
 }
 

@@ -8,6 +8,7 @@
 #include "base/float_environment.h"
 #include "base/relax.h"
 #include "threads/parking.h"
+#include "threads/start_thread.h"
 
 namespace grainline {
 namespace {
@@ -28,29 +29,38 @@ WorkerTeam::WorkerTeam(const WorkerPlan& plan, const Program& program)
 }
 
 WorkerTeam::~WorkerTeam() {
-  if (threads_.empty()) return;
-  if (process_ != getpid()) {
-    // They did not survive the fork, and there is nothing to join.
-    for (std::thread& thread : threads_) thread.detach();
-    return;
-  }
+  if (process_ == getpid()) join_threads();  // after a fork there is nothing to join
+}
+
+void WorkerTeam::join_threads() {
   is_stopping_.store(true, std::memory_order_relaxed);  // ordered by run_
   run_.fetch_add(1, std::memory_order_release);
   wake_all_sleepers(run_);
-  for (std::thread& thread : threads_) thread.join();
+  for (const pthread_t thread : threads_) pthread_join(thread, nullptr);
+  threads_.clear();
 }
 
-void WorkerTeam::start_threads() {
-  if (process_ == getpid()) return;
-  for (std::thread& thread : threads_) thread.detach();  // of the parent, after a fork
-  threads_.clear();
-  process_ = getpid();
+// All of them, or none.
+Status WorkerTeam::start_threads() {
+  if (process_ == getpid()) return {};
+  threads_.clear();  // of the parent, after a fork
+  threads_.reserve(plan_.workers.size());
   const bool has_processors =
       Pool::process().processors() >= static_cast<int>(plan_.workers.size());
   spins_ = has_processors ? kSpinsWithProcessor : kSpinsWithout;
   const uint32_t seen = run_.load(std::memory_order_relaxed);  // written by this thread
-  for (size_t worker = 1; worker < plan_.workers.size(); ++worker)
-    threads_.emplace_back([this, worker, seen] { serve(worker, seen); });
+  is_stopping_.store(false, std::memory_order_relaxed);  // published by the start of the threads
+  for (size_t worker = 1; worker < plan_.workers.size(); ++worker) {
+    pthread_t thread;
+    Status status = start_thread([this, worker, seen] { serve(worker, seen); }, &thread);
+    if (!status.is_ok()) {
+      join_threads();
+      return status;
+    }
+    threads_.push_back(thread);
+  }
+  process_ = getpid();
+  return {};
 }
 
 void WorkerTeam::serve(size_t worker, uint32_t seen) {
@@ -79,7 +89,7 @@ void WorkerTeam::reset(RunState& state) {
 }
 
 bool WorkerTeam::run(RunState& state) {
-  start_threads();
+  if (Status status = start_threads(); !status.is_ok()) return state.fail(std::move(status));
   reset(state);
   if (has_relations_) {
     Status status = relations_.begin_epoch(Relations::Waiting::refuse);

@@ -19,14 +19,16 @@
 // sleeper looks around every kLookAroundNs: if all workers wait for each other, which the static
 // order excludes, it aborts the run with a report instead of hanging.
 //
-// Threads start with the first run and sleep between runs. After a fork the child starts its own.
+// Threads start with the first run and sleep between runs. After a fork the child starts its own. A
+// run for which the system starts too few fails with out_of_memory, and the next one tries again.
 #pragma once
+
+#include <pthread.h>
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "exec/relations.h"
@@ -71,7 +73,8 @@ class WorkerTeam final : public Walk {
   };
   enum class Outcome : uint8_t { done, parked, halted };
 
-  void start_threads();
+  Status start_threads();
+  void join_threads();
   void serve(size_t worker, uint32_t seen);
   void reset(RunState& state);
 
@@ -122,8 +125,8 @@ class WorkerTeam final : public Walk {
   alignas(64) std::atomic<uint32_t> run_{0};
   std::atomic<uint32_t> working_{0};
   std::atomic<bool> is_stopping_{false};
-  std::vector<std::thread> threads_;
-  int64_t process_ = 0;  // that started the threads
+  std::vector<pthread_t> threads_;
+  int64_t process_ = 0;  // that started all threads
 };
 
 }  // namespace grainline

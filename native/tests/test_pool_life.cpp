@@ -45,8 +45,8 @@ void sleep_ms(int milliseconds) {
 }
 
 bool becomes_parked() {
-  for (int i = 0; i < 2000 && Pool::process().workers_hot(); ++i) sleep_ms(1);
-  return !Pool::process().workers_hot();
+  for (int i = 0; i < 2000 && Pool::process().pool_threads_hot(); ++i) sleep_ms(1);
+  return !Pool::process().pool_threads_hot();
 }
 
 // Exit status of a child that runs body; a child that hangs is ended by its alarm.
@@ -83,7 +83,7 @@ TEST(threads_park_at_once_when_the_last_run_ends) {
       dispatch_runs_all(2);
       end_ns = now_ns();
     }
-    while (Pool::process().workers_hot() && now_ns() - end_ns < 1'000'000) sched_yield();
+    while (Pool::process().pool_threads_hot() && now_ns() - end_ns < 1'000'000) sched_yield();
     best_ns = std::min(best_ns, now_ns() - end_ns);
   }
   EXPECT(best_ns < Pool::kHotNs / 2, "long before their spin would have ended");
@@ -108,7 +108,7 @@ TEST(warm_wakes_the_threads) {
   bool was_hot = false;
   for (int i = 0; i < 200 && !was_hot; ++i) {
     pool.warm(2);
-    was_hot = pool.workers_hot();
+    was_hot = pool.pool_threads_hot();
   }
   EXPECT(was_hot, "awake afterwards");
   EXPECT(dispatch_runs_all(2), "and the pool works");

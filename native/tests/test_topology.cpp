@@ -15,8 +15,8 @@ namespace {
 class FakeRoot {
  public:
   FakeRoot() {
-    char path[] = "/tmp/grainline-topology-XXXXXX";
-    path_ = mkdtemp(path);
+    path_ = (fs::temp_directory_path() / "grainline-topology-XXXXXX").string();
+    EXPECT(mkdtemp(path_.data()) != nullptr, "a temporary folder");
   }
   ~FakeRoot() { fs::remove_all(path_); }
   void write(const std::string& name, const std::string& text) {

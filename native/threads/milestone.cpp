@@ -1,7 +1,7 @@
 #include "threads/milestone.h"
 
-#include "base/relax.h"
 #include "base/clock.h"
+#include "base/relax.h"
 #include "threads/parking.h"
 
 namespace grainline {

@@ -75,7 +75,7 @@ class Pool {
   // active runs, within the thread limit.
   int homes_allowed() noexcept;
   // Is the first pool thread awake? Then a dispatch costs nanoseconds, not a wake-up.
-  bool workers_hot() const noexcept;
+  bool pool_threads_hot() const noexcept;
   // Wakes the threads of `homes` homes; for the start of a run that holds a launch worth it.
   void warm(int homes) noexcept;
 

@@ -1,6 +1,5 @@
 // The life of the pool threads: start, spin, sleep, fork. And what says how many there may be.
 #include <pthread.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <climits>
@@ -10,6 +9,7 @@
 #include "base/relax.h"
 #include "threads/parking.h"
 #include "threads/pool.h"
+#include "threads/start_thread.h"
 #include "threads/topology.h"
 
 namespace grainline {
@@ -20,18 +20,6 @@ constexpr int kPausesPerLook = 32;  // between two looks at the clock and the ac
 
 // RunScopes that the calling thread holds: the ones that survive a fork.
 thread_local int runs_of_this_thread = 0;
-
-// Signals are the business of the program's own threads.
-bool start_detached(void* (*main)(void*), void* argument) noexcept {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  pthread_t thread;
-  const bool is_started = pthread_create(&thread, nullptr, main, argument) == 0;
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (is_started) pthread_detach(thread);
-  return is_started;
-}
 
 void name_this_thread([[maybe_unused]] int home) noexcept {
 #if defined(__linux__)
@@ -63,7 +51,7 @@ int Pool::homes_allowed() noexcept {
   return std::clamp(homes, 1, kMaxHomes);
 }
 
-bool Pool::workers_hot() const noexcept {
+bool Pool::pool_threads_hot() const noexcept {
   return started_.load(relaxed) > 0 && slots_[1].parked.load(relaxed) == 0;
 }
 
@@ -95,7 +83,7 @@ int Pool::start_threads(int homes) noexcept {
   set_fork_hook();
   while (started + 1 < homes) {
     const intptr_t home = started + 1;
-    if (!start_detached(&Pool::thread_main, reinterpret_cast<void*>(home))) break;
+    if (!start_detached_thread(&Pool::thread_main, reinterpret_cast<void*>(home))) break;
     started_.store(++started, relaxed);
   }
   return std::min(homes, started + 1);

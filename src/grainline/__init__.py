@@ -4,7 +4,10 @@ Only the names listed here are stable. Importing this package loads NumPy and no
 the thread pool come with the first `load`.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from grainline.base.errors import (
+    BuildError,
     Cancelled,
     EndOfSequence,
     FeedError,
@@ -39,8 +42,33 @@ from grainline.session.values import OrtValue
 
 __version__ = "0.1.0"
 
+#: As kBindingVersion of native/bind/module.cpp: they grow together with every change of what the native module offers.
+_BINDING_VERSION = 1
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """`_native` at its first import from this package; BuildError when an older or newer source built it."""
+        if name != "_native":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        native = import_module("grainline._native")
+        found = getattr(native, "BINDING_VERSION", None)
+        if found != _BINDING_VERSION:
+            globals().pop(name, None)  # the next import comes here again
+            raise BuildError(
+                "the native module does not fit the Python sources",
+                expected=f"binding version {_BINDING_VERSION}",
+                found=found,
+                remedy="Run `make` to build it anew.",
+            )
+        return native
+
+
 __all__ = [
     "Allocator",
+    "BuildError",
     "Cancelled",
     "DataDump",
     "Device",

@@ -121,3 +121,44 @@ gc.collect()
 print(resident() - before)
 """)
     assert int(output) < 4 << 20
+
+
+def test_a_run_whose_workers_cannot_start_fails_and_the_next_one_works() -> None:
+    output = run_python("""
+import resource
+from grainline.base.errors import OutOfMemory
+import grainline.runtime.failures  # what reports it needs no room then
+graph = random_graph(3)
+executor = loaded(graph, executor="multi-worker", workers=8)
+feeds = feeds_of(50)
+expected = interpret(graph, feeds, CALLABLES)
+before = resource.getrlimit(resource.RLIMIT_AS)
+with open("/proc/self/statm") as f:
+    size = int(f.read().split()[0]) * resource.getpagesize()
+refused = 0
+for room_mib in (4, 20):
+    resource.setrlimit(resource.RLIMIT_AS, (size + (room_mib << 20), before[1]))
+    try:
+        executor.run(feeds)
+    except OutOfMemory:
+        refused += 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+found = executor.run(feeds)
+print(refused, all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True)))
+""")
+    assert output.split() == ["2", "True"]
+
+
+def test_a_native_module_of_other_sources_is_refused_at_every_import() -> None:
+    output = run_python("""
+import grainline
+grainline._BINDING_VERSION += 1
+del grainline._native  # as in a process that did not import it yet
+for _ in range(2):
+    try:
+        from grainline import _native
+    except grainline.BuildError as error:
+        print("make" in error.remedy, error.found == grainline._BINDING_VERSION - 1)
+""")
+    assert output.split() == ["True"] * 4

@@ -76,7 +76,7 @@ class UnsupportedError(GrainlineError, NotImplementedError):
 
 
 class OutOfMemory(GrainlineError, MemoryError):
-    """An allocation failed or would pass a limit that the caller set."""
+    """The system has no memory or no thread to give, or a limit that the caller set would be passed."""
 
 
 class Cancelled(GrainlineError):
@@ -97,6 +97,10 @@ class EndOfSequence(GrainlineError):
 
 class OptionError(GrainlineError, ValueError):
     """An option or an environment variable has a value that cannot be used."""
+
+
+class BuildError(GrainlineError, ImportError):
+    """The native module was not built from the sources that lie beside the Python ones."""
 
 
 class StateError(GrainlineError, RuntimeError):
