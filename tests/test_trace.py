@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -118,3 +120,76 @@ def test_every_worker_has_a_track(add_model: bytes) -> None:
     named = {event["tid"]: event["args"]["name"] for event in trace.events if event["ph"] == "M"}
     tracks = {named[event["tid"]] for event in spans(trace.events) if event["cat"] == "Node"}
     assert tracks == {"caller, worker 0", "worker 1"}, "memory tasks lie on a track of their own"
+
+
+FED = {
+    "array": np.arange(6).reshape(2, 3),
+    "narrow array": np.arange(6, dtype=np.int32).reshape(2, 3),
+    "list": [[0, 1, 2], [3, 4, 5]],
+    "list of fractions": [[1.7, 2.2]],
+    "OrtValue": grainline.OrtValue.ortvalue_from_numpy(np.arange(6).reshape(2, 3)),
+    "none": None,
+    "wrong rank": np.arange(6),
+    "index out of range": np.array([[9]]),
+}
+
+
+@pytest.mark.parametrize("fed", FED)
+def test_an_observed_run_takes_and_refuses_what_a_run_does(fed: str) -> None:
+    nodes = [helper.make_node("Gather", ["table", "i"], ["y"])]
+    made = make_model(
+        nodes,
+        {"i": (TensorProto.INT64, ["a", "b"])},
+        {"y": (TensorProto.FLOAT, ["a", "b"])},
+        {"table": np.arange(7, dtype=np.float32)},
+    )
+    loaded, feeds = grainline.load(made.SerializeToString()), {"i": FED[fed]}
+    expected = outcome(lambda: loaded.run(feeds)[0].tolist())
+    assert outcome(lambda: loaded.run_watched(feeds)[0].tolist()) == expected
+    traced = outcome(lambda: facts_of_run(loaded.profile(feeds))["output_shapes"])
+    if isinstance(expected, list):
+        assert traced == [list(np.shape(expected))]
+    else:
+        assert traced == expected
+
+
+def facts_of_run(trace: Any) -> dict[str, Any]:
+    return next(event["args"] for event in trace.events if event["name"] == "model_run")
+
+
+def outcome(run: Callable[[], Any]) -> Any:
+    """What `run` returns, or its error's class and parts."""
+    try:
+        return run()
+    except grainline.GrainlineError as error:
+        return type(error), str(error)
+
+
+def test_a_profiled_run_of_a_session_can_be_ended() -> None:
+    step = helper.make_graph(
+        [helper.make_node("Identity", ["go"], ["on"]), helper.make_node("Tanh", ["in"], ["out"])],
+        "step",
+        [
+            helper.make_tensor_value_info("i", TensorProto.INT64, []),
+            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("in", TensorProto.FLOAT, ["n"]),
+        ],
+        [
+            helper.make_tensor_value_info("on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("out", TensorProto.FLOAT, ["n"]),
+        ],
+    )
+    made = make_model(
+        [helper.make_node("Loop", ["times", "", "x"], ["y"], body=step)],
+        {"x": (TensorProto.FLOAT, ["n"])},
+        {"y": (TensorProto.FLOAT, ["n"])},
+        {"times": np.array(1 << 40)},
+    )
+    settings, ending = grainline.SessionOptions(), grainline.RunOptions()
+    settings.enable_profiling = True
+    session = grainline.InferenceSession(made.SerializeToString(), settings)
+    timer = threading.Timer(0.1, lambda: setattr(ending, "terminate", True))
+    timer.start()
+    with pytest.raises(grainline.Cancelled):
+        session.run(None, {"x": np.ones(5, np.float32)}, ending)
+    timer.join()

@@ -43,9 +43,9 @@ class CompiledModel:
     def outputs(self) -> Sequence[Declared]:
         return self.info.outputs
 
-    def timed_run(self, feeds: Any, names: Any) -> tuple[list[Any], list[dict[str, Any]]]:
+    def timed_run(self, feeds: Any, names: Any, cancel: Any = None) -> tuple[list[Any], list[dict[str, Any]]]:
         """A run, and one record per node: name, kernel, start_ns, elapsed_ns."""
-        return self.executor.run_profiled(feeds, names)
+        return self.executor.run_profiled(feeds, names, cancel)
 
     def blamed(self, error: KernelError, feeds: Any) -> KernelError:
         """A failed run's error, with the input element that caused it where that can be told."""

@@ -15,7 +15,7 @@ pytest.importorskip("grainline._native", reason="the native core is not built")
 from grainline.base.dims import symbol
 from grainline.base.dtypes import I64
 from grainline.base.errors import Cancelled, KernelError, OptionError, StateError
-from grainline.base.knobs import Options, chosen_executor
+from grainline.base.knobs import MAX_BYTES, MAX_THREADS, MAX_WORKERS, Options, chosen_executor, thread_budget
 from grainline.execgraph.builder import GraphBuilder, Result
 from grainline.execgraph.ir import ExecuteGraph
 from grainline.runtime.executor import ModelExecutor
@@ -227,6 +227,9 @@ def test_options_win_over_the_environment(
         ("sequential", 3, {}),
         ("topological", 2, {}),
         (None, None, {"MAX_RUNTIME_CORE_NUMBER": "many"}),
+        (None, None, {"MAX_RUNTIME_CORE_NUMBER": "2.5"}),
+        (None, None, {"MAX_RUNTIME_CORE_NUMBER": "-5"}),
+        (None, None, {"MAX_RUNTIME_CORE_NUMBER": str(MAX_WORKERS + 1)}),
     ],
 )
 def test_contradictory_options_are_refused(executor: str | None, workers: int | None, environ: dict[str, str]) -> None:
@@ -234,10 +237,23 @@ def test_contradictory_options_are_refused(executor: str | None, workers: int | 
         chosen_executor(executor, workers, environ)
 
 
-@pytest.mark.parametrize("workers", [-1, 2.5, "3"])
-def test_a_number_of_workers_is_a_number(workers: Any) -> None:
-    with pytest.raises(OptionError, match="workers"):
-        Options(workers=workers)
+@pytest.mark.parametrize("option", ["threads", "workers", "memory_limit_bytes"])
+@pytest.mark.parametrize("number", [-1, 2.5, "3", True])
+def test_a_number_is_an_integer_from_0(option: str, number: Any) -> None:
+    with pytest.raises(OptionError, match=option):
+        Options(**{option: number})
+
+
+@pytest.mark.parametrize(("option", "most"), [("workers", MAX_WORKERS), ("memory_limit_bytes", MAX_BYTES)])
+def test_a_number_has_an_upper_bound(option: str, most: int) -> None:
+    assert getattr(Options(**{option: most}), option) == most
+    with pytest.raises(OptionError, match=option):
+        Options(**{option: most + 1})
+
+
+@pytest.mark.parametrize("environ", [{}, {"GRAINLINE_NUM_THREADS": str(10**12)}, {"OMP_NUM_THREADS": str(10**12)}])
+def test_more_threads_than_can_be_counted_are_as_many_as_can(environ: dict[str, str]) -> None:
+    assert thread_budget(None if environ else 10**12, environ) == MAX_THREADS
 
 
 def test_a_session_asks_for_workers_as_in_onnxruntime() -> None:

@@ -49,10 +49,10 @@ class Knob(Generic[T]):
             ) from None
 
 
-def _integer_at_least(least: int) -> Callable[[str], int]:
+def _integer_at_least(least: int, most: int | None = None) -> Callable[[str], int]:
     def parse(text: str) -> int:
         number = int(text)
-        if number < least:
+        if number < least or (most is not None and number > most):
             raise ValueError(text)
         return number
 
@@ -143,6 +143,11 @@ DEBUG = Knob(
 EXECUTORS = ("auto", "sequential", "topological", "priority-topological", "multi-worker")
 #: One worker for memory, one for launches, one for the rest.
 DEFAULT_WORKERS = 3
+#: Each worker is a thread that looks at the others, so many more than processors help nobody.
+MAX_WORKERS = 256
+#: What the native core can count; a bound on threads above it is as good as it.
+MAX_THREADS = (1 << 31) - 1
+MAX_BYTES = (1 << 63) - 1
 
 EXECUTOR = Knob(
     "GRAINLINE_EXECUTOR",
@@ -157,15 +162,15 @@ MEMORY_LIMIT_MIB = Knob(
     "integer >= 0",
     0,
     "Upper bound on the native memory of the process in MiB; 0 means none. Beyond it a run raises OutOfMemory.",
-    _integer_at_least(0),
+    _integer_at_least(0, MAX_BYTES >> 20),
 )
 MAX_RUNTIME_CORE_NUMBER = Knob(
     "MAX_RUNTIME_CORE_NUMBER",
-    "integer",
+    f"integer 0 to {MAX_WORKERS}",
     1,
     "Workers of the executor, the caller included; below 2 one thread runs the graph. 3 is recommended: one for "
     "memory, one for launches, one for the rest.",
-    int,
+    _integer_at_least(0, MAX_WORKERS),
 )
 ENABLE_DYNAMIC_SHAPE_MULTI_STREAM = Knob(
     "ENABLE_DYNAMIC_SHAPE_MULTI_STREAM",
@@ -199,18 +204,16 @@ class Options:
     cache_dir: str | os.PathLike[str] | None = None
     executor: str | None = None
     memory_limit_bytes: int | None = None
-    profile: bool = False
     workers: int | None = None
 
     def __post_init__(self) -> None:
-        if self.threads is not None and (not isinstance(self.threads, int) or self.threads < 0):
-            raise OptionError("the option threads cannot be used", expected="an integer >= 0", found=repr(self.threads))
+        _check_integer("threads", self.threads)
+        _check_integer("memory_limit_bytes", self.memory_limit_bytes, MAX_BYTES)
+        _check_integer("workers", self.workers, MAX_WORKERS)
         if self.executor is not None and self.executor not in EXECUTORS:
             raise OptionError(
                 "the option executor cannot be used", expected=EXECUTOR.type_name, found=repr(self.executor)
             )
-        if self.workers is not None and (not isinstance(self.workers, int) or self.workers < 0):
-            raise OptionError("the option workers cannot be used", expected="an integer >= 0", found=repr(self.workers))
 
     def resolved(self, environ: Mapping[str, str] | None = None) -> Options:
         """The same options with every None replaced by what the environment says; threads 0 means all allowed."""
@@ -223,15 +226,25 @@ class Options:
             cache_dir=CACHE_DIR.read(environ) if self.cache_dir is None else _folder(self.cache_dir),
             executor=executor,
             memory_limit_bytes=limit_mib << 20 if self.memory_limit_bytes is None else self.memory_limit_bytes,
-            profile=self.profile,
             workers=workers,
         )
+
+
+def _check_integer(name: str, number: object, most: int | None = None) -> None:
+    """OptionError unless `number` is None or an integer from 0 to `most`. A bool is a slip, though Python lets it be
+    an int."""
+    if number is None:
+        return
+    if isinstance(number, int) and not isinstance(number, bool) and number >= 0 and (most is None or number <= most):
+        return
+    expected = "an integer >= 0" if most is None else f"an integer 0 to {most}"
+    raise OptionError(f"the option {name} cannot be used", expected=expected, found=repr(number))
 
 
 def thread_budget(threads: int | None, environ: Mapping[str, str] | None = None) -> int:
     """Option, then the environment's bounds as they are declared, then 0: all that affinity and quota allow."""
     bounds = (NUM_THREADS, OMP_NUM_THREADS, ORT_NUM_THREADS)
-    return threads or next((bound for knob in bounds if (bound := knob.read(environ))), 0)
+    return min(threads or next((bound for knob in bounds if (bound := knob.read(environ))), 0), MAX_THREADS)
 
 
 def chosen_executor(

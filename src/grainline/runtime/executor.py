@@ -97,13 +97,13 @@ class ModelExecutor:
         raise self._not_loaded()
 
     def run_profiled(
-        self, feeds: Mapping[str, Any], names: Sequence[str] | None = None
+        self, feeds: Mapping[str, Any], names: Sequence[str] | None = None, cancel: np.ndarray[Any, Any] | None = None
     ) -> tuple[list[Any], list[dict[str, Any]]]:
         """As `run`; the second part has one record per node: name, kernel, node, start_ns, elapsed_ns, worker; for a
         launch also what its tiling chose: tile_kernel, variant, blocks, grain, homes, scratch_bytes, and output_shapes;
         for an allocation or a Free memory_bytes, what it takes (or, negative, gives back).
         """
-        results, times = self._loaded().run_profiled(feeds, names)
+        results, times = self._loaded().run_profiled(feeds, names, cancel)
         nodes = self._native.nodes()
         extents = self._extents(feeds)
         records = []

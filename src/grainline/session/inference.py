@@ -202,7 +202,6 @@ def _options_of(settings: SessionOptions) -> Options:
         threads=max(0, settings.intra_op_num_threads),
         cache=None if cache is None else cache != "0",
         executor=executor,
-        profile=settings.enable_profiling,
         workers=workers,
     )
 

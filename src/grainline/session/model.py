@@ -8,7 +8,7 @@ case pays nothing for the rare one.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -113,12 +113,22 @@ class Model:
 
         trace = Trace()
         for _ in range(runs):
-            trace.measure(self._compiled, feeds, None)
+            self._run_observed(lambda arrays: trace.measure(self._compiled, arrays, None), feeds)
         return trace
 
     def run_watched(self, feeds: Mapping[str, Any], *subscribers: Subscriber) -> list[np.ndarray]:
         """As `run`, with subscribers (`KernelTrace`, `DataDump`, `ExceptionDump`, or your own) told of every node."""
-        return self.compiled.executor.run_watched(feeds, subscribers)
+        executor = self.compiled.executor
+        return self._run_observed(lambda arrays: executor.run_watched(arrays, subscribers), feeds)
+
+    def _run_observed(self, execute: Callable[[Any], list[np.ndarray]], feeds: Any) -> list[np.ndarray]:
+        """`execute(feeds)`, which takes and refuses what `run` does. The feeds are looked at first: an observer would
+        see a second try."""
+        arrays = normalised(feeds, self.inputs)
+        try:
+            return execute(arrays)
+        except KernelError as error:
+            raise self._compiled.blamed(error, arrays) from error.__cause__
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Model, (self._source, self._options)

@@ -35,14 +35,10 @@ class Trace:
         return self._timeline.events
 
     def measure(self, compiled: Any, feeds: Any, names: Any, cancel: Any = None) -> list[np.ndarray]:
-        """One run of `compiled` under the clock. A compiled model with `timed_run` also times its nodes."""
+        """One run of a `CompiledModel` and its nodes under the clock; the arguments are those of its `run`."""
         run_id, caller = next(self._run_ids), threading.get_native_id()
         begin_ns = time.monotonic_ns()
-        nodes: list[dict[str, Any]] = []
-        if hasattr(compiled, "timed_run"):
-            arrays, nodes = compiled.timed_run(feeds, names)
-        else:
-            arrays = compiled.run(feeds, names) if cancel is None else compiled.run(feeds, names, cancel=cancel)
+        arrays, nodes = compiled.timed_run(feeds, names, cancel)
         end_ns = time.monotonic_ns()
         facts = {"run_id": run_id, **_run_facts(feeds, arrays)}
         self._timeline.name_track(caller, "caller, worker 0")
