@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from math import gcd
 
 Extent = "int | Expr"
 
@@ -302,14 +301,6 @@ def coefficients(value: int | Expr) -> tuple[int, ...]:
 def divides(divisor: int, value: int | Expr) -> bool:
     """Whether every value of `value` is provably a multiple of `divisor`."""
     return all(coef % divisor == 0 for _, coef in _terms(value))
-
-
-def known_multiple(value: int | Expr) -> int:
-    """The greatest integer that provably divides `value`."""
-    result = 0
-    for _, coef in _terms(value):
-        result = gcd(result, coef)
-    return result
 
 
 def parse(text: str) -> int | Expr:

@@ -71,10 +71,6 @@ class Input:
     default: int | None = None
     kind: str = "tensor"
 
-    @property
-    def has_default(self) -> bool:
-        return self.default is not None
-
 
 @dataclass(frozen=True, slots=True)
 class Output:

@@ -84,9 +84,6 @@ class Builder:
         self._symbols.add(name)
         return name
 
-    def reserve_symbol(self, name: str) -> None:
-        self._symbols.add(name)
-
     # -- taking back ---------------------------------------------------------------------------------------------
 
     def mark(self) -> Mark:

@@ -55,7 +55,6 @@ class Frame:
     values: dict[str, Value] = field(default_factory=dict)
     captured: dict[str, Value] = field(default_factory=dict)
     hints: dict[str, tuple[DType, str]] = field(default_factory=dict)
-    open_names: frozenset[str] = frozenset()
 
     def define(self, name: str, value: Value, node: str) -> None:
         if name in self.values:
