@@ -2,6 +2,7 @@
 // long looks around.
 #include <algorithm>
 
+#include "exec/stall.h"
 #include "exec/worker_team.h"
 
 namespace grainline {
@@ -17,29 +18,21 @@ bool WorkerTeam::is_stuck(size_t worker, uint32_t blocked_at) const {
   return !are_predecessors_done(plan_.workers[worker].steps[blocked_at - 1].node);
 }
 
-// Whether no other worker can run a step before `worker` does. A worker that waits at a step stays
-// there until some predecessor is done. So if every other worker was at the same step before and
-// after its predecessors were found undone, there was a moment at which all of them waited, and
-// nothing but `worker` can end that.
-bool WorkerTeam::are_others_stuck(size_t worker) const {
-  std::vector<uint32_t> before;
-  for (size_t other = 0; other < desks_.size(); ++other) {
-    const uint32_t at = desks_[other].blocked_at.load(std::memory_order_acquire);
-    if (other != worker && !is_stuck(other, at)) return false;
-    before.push_back(at);
-  }
-  for (size_t other = 0; other < desks_.size(); ++other)
-    if (other != worker &&
-        desks_[other].blocked_at.load(std::memory_order_acquire) != before[other])
-      return false;
-  return true;
+// Whether no other worker can run a step before `worker` does. Acquire: whoever reads where a
+// worker waits sees all steps that it ran before.
+bool WorkerTeam::are_others_stuck(size_t worker) {
+  return were_all_stuck(
+      desks_[worker].places,
+      [&](size_t other) { return desks_[other].blocked_at.load(std::memory_order_acquire); },
+      [&](size_t other, uint32_t at) { return other == worker || is_stuck(other, at); });
 }
 
 // The watchdog of whoever sleeps. While the memory worker is out of order it decides itself.
 void WorkerTeam::look_around(size_t worker) {
   if (control_.load(std::memory_order_acquire) != 0) return;
   const uint32_t at = desks_[worker].blocked_at.load(std::memory_order_relaxed);  // its own
-  if (at == kFinished || !is_stuck(worker, at) || !are_others_stuck(worker)) return;
+  // In this order: before the others were stuck, one of them may have released this one.
+  if (at == kFinished || !are_others_stuck(worker) || !is_stuck(worker, at)) return;
   fail(StatusCode::internal, stall_report({}));
 }
 

@@ -26,6 +26,7 @@ WorkerTeam::WorkerTeam(const WorkerPlan& plan, const Program& program)
       desks_(plan.workers.size()) {
   const Status status = relations_.prepare(program.relations, program.node_rows.size());
   CHECK(status.is_ok(), "the relations were checked with the program");
+  for (Desk& desk : desks_) desk.places.resize(desks_.size());
 }
 
 WorkerTeam::~WorkerTeam() {

@@ -70,6 +70,7 @@ class WorkerTeam final : public Walk {
     // For those who look around: step + 1 where the worker waits, 0 while it runs, or kFinished.
     alignas(64) std::atomic<uint32_t> blocked_at{0};
     std::atomic<uint32_t> is_asleep{0};
+    std::vector<uint32_t> places;  // the worker's own: where it saw the others wait
   };
   enum class Outcome : uint8_t { done, parked, halted };
 
@@ -105,7 +106,7 @@ class WorkerTeam final : public Walk {
   bool may_overtake(const Pending& pending, uint32_t step, bool may_allocate) const;
 
   // Stalls; worker_stall.cpp.
-  bool are_others_stuck(size_t worker) const;
+  bool are_others_stuck(size_t worker);
   bool is_stuck(size_t worker, uint32_t blocked_at) const;
   void look_around(size_t worker);
   std::string stall_report(const std::vector<uint32_t>& parked);
