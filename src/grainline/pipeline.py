@@ -138,11 +138,15 @@ def show_kernel(program: TileProgram, result: PlanResult, kernels: tuple[Emitted
 
 @dataclass
 class KernelTable:
-    """The kernels of one model: each distinct program is planned and emitted once."""
+    """The kernels of one model: each distinct program is planned and emitted once.
+
+    Keys are canonical texts, which hold no name; `names` has the names of the programs behind each.
+    """
 
     target: Target
     plans: dict[str, PlanResult] = field(default_factory=dict)
     kernels: dict[str, tuple[EmittedKernel, ...]] = field(default_factory=dict)
+    names: dict[str, dict[str, None]] = field(default_factory=dict)
 
     def backend(self) -> Backend:
         """What `lower` needs of this room."""
@@ -152,6 +156,7 @@ class KernelTable:
         """The key of a program and its variants, with all extents in the symbols of `program`."""
         shared, symbols = canonical(program)
         key = to_text(shared)
+        self.names.setdefault(key, {})[program.name] = None
         if key not in self.plans:
             result = plan(shared, self.target)
             self.plans[key] = result
@@ -183,8 +188,8 @@ class KernelTable:
 
     def explain(self, compiled: Mapping[str, Kernel]) -> Iterator[str]:
         """Mapping, reason and realised facts of every kernel, and what was refused."""
-        for result, kernels in zip(self.plans.values(), self.kernels.values(), strict=True):
-            for chosen, kernel in zip(result.variants, kernels, strict=True):
-                yield f"{kernel.symbol}: {chosen.mapping}: {chosen.reason}"
+        for key, result in self.plans.items():
+            for chosen, kernel in zip(result.variants, self.kernels[key], strict=True):
+                yield f"{kernel.symbol} ({', '.join(self.names[key])}): {chosen.mapping}: {chosen.reason}"
                 yield f"    realised: {replace(kernel.facts, code_bytes=compiled[kernel.symbol].code_bytes)}"
             yield from (f"    refused {r.mapping}: {r.reason}" for r in result.refusals)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
+import onnx
 import pytest
+from onnx import TensorProto
 
 from grainline.tools import planning
 from grainline.tools.main import call
@@ -41,8 +44,30 @@ def test_refusals_are_printed(add_model: bytes, tmp_path: Path, capsys: pytest.C
     assert call(["explain", str(path), "--kernel", ""]) == 0
     out = capsys.readouterr().out
     assert "refused local: " in out and " *  whole" in out
-    assert call(["explain", str(path), "--kernel", "nothing"]) == 2
-    assert "no such kernel" in capsys.readouterr().err
+
+
+def test_a_kernel_is_chosen_by_the_names_that_explain_prints(
+    model: Callable[..., onnx.ModelProto], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two products of one shape are one kernel with the names of both groups."""
+    flat, wide = (TensorProto.FLOAT, [4, 8]), (TensorProto.FLOAT, [8, 8])
+    nodes = [
+        onnx.helper.make_node("Softmax", ["x"], ["s"]),
+        onnx.helper.make_node("MatMul", ["s", "w"], ["t"]),
+        onnx.helper.make_node("MatMul", ["t", "w"], ["y"]),
+    ]
+    path = tmp_path / "m.onnx"
+    path.write_bytes(model(nodes, {"x": flat, "w": wide}, {"y": flat}).SerializeToString())
+    assert call(["explain", str(path)]) == 0
+    printed = dict(re.findall(r"^(grainline_\w+) \((.+?)\): ", capsys.readouterr().out, re.MULTILINE))
+    assert len(printed) > 1 and "kernel" not in printed.values()
+    for symbol, names in printed.items():
+        for name in (symbol, *names.split(", ")):
+            assert call(["explain", str(path), "--kernel", name]) == 0
+            assert f"{names}, {symbol}" in capsys.readouterr().out
+    assert call(["explain", str(path), "--kernel", "zzz"]) == 2
+    said = capsys.readouterr().err
+    assert "no such kernel" in said and all(name in said for name in ", ".join(printed.values()).split(", "))
 
 
 @pytest.mark.parametrize(
@@ -53,11 +78,16 @@ def test_refusals_are_printed(add_model: bytes, tmp_path: Path, capsys: pytest.C
         (["plan", "rms_norm", "3"], "takes two extents"),
         (["plan", "rms_norm", "0x4"], "at least 1"),
         (["plan", "rope", "3x7"], "even length"),
+        (["plan", "rms_norm", "99999999999x99999999999"], "at most 4294967295 elements"),
+        (["plan", "rms_norm", "4294967296x1"], "at most 4294967295 elements"),
+        (["plan", "rope", f"1x{2**32}"], "at most 4294967295 elements"),
+        (["plan", "attention", f"1x1x1x1x{2**30}x8x8"], "at most 4294967295 elements"),
         (["plan", "attention", "3x7"], "seven extents"),
         (["plan", "attention", "1x3x2x4x4x8x8"], "multiple of Hkv"),
+        (["plan", "attention", "1x1x1x100000x100000x8x8"], "cannot be planned: .* MiB of scratch"),
         (["plan", "rms_norm", "3x8", "--measure", "--threads", "999"], "threads cannot be timed"),
     ],
 )
 def test_wrong_calls(arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(arguments) == 2
-    assert sentence in capsys.readouterr().err
+    assert re.search(sentence, capsys.readouterr().err)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from grainline.base.errors import OptionError
 from grainline.kernels.attention import attention
 from grainline.tile.build import ProgramBuilder, Value, affine
 from grainline.tile.ir import Axis, TileProgram
+from grainline.tile.verify import LARGEST_VOLUME
 
 Array = np.ndarray
 Shape = tuple[int, ...]
@@ -261,6 +263,8 @@ def check_dims(operator: Operator, dims: Shape) -> None:
         raise OptionError(f"{operator.name} takes two extents, rows and n, of at least 1", found=dims)
     if operator.name == "rope" and dims[1] % 2:
         raise OptionError("rope takes rows of even length", found=dims)
+    if max(map(prod, (*operator.input_shapes(*dims), operator.output_shape(dims)))) > LARGEST_VOLUME:
+        raise OptionError(f"{operator.name} takes arrays of at most {LARGEST_VOLUME} elements", found=dims)
 
 
 def _check_attention(dims: Shape) -> None:

@@ -17,7 +17,7 @@ from grainline.evidence.contest import Codes, Condition, search_for
 from grainline.plan.cost import typical
 from grainline.plan.machine import machine_of
 from grainline.plan.target import host_target
-from grainline.plan.types import PlanResult, ScoredCandidate
+from grainline.plan.types import PlanError, PlanResult, ScoredCandidate
 
 ROUNDS = 7
 TURN_NS = 2_000_000
@@ -38,7 +38,10 @@ def operator_lines(
         raise OptionError("threads cannot be timed", expected=f"at most {processors}, the processors", found=homes)
     start, target = "parked" if is_parked else "hot", host_target()
     program = operator.program(*dims)
-    result = search_for(program, target, homes, not is_parked, machine_of(target))
+    try:
+        result = search_for(program, target, homes, not is_parked, machine_of(target))
+    except PlanError as error:
+        raise OptionError(f"{name} cannot be planned: {error}", found=dims) from error
     yield f"{name} {'x'.join(map(str, dims))}: H={homes}, {start} start, {target.cpu}"
     times = None
     if is_measured:
@@ -54,14 +57,14 @@ def model_lines(path: Path, name: str) -> Iterator[str]:
     table = plan_model(path)
     found = False
     for key, result in table.plans.items():
-        kernel = table.kernels[key][0]
-        if not (kernel.symbol.startswith(name) or kernel.facts.name.startswith(name)):
+        symbols = [kernel.symbol for kernel in table.kernels[key]]
+        if not any(known.startswith(name) for known in (*symbols, *table.names[key])):
             continue
         found = True
-        yield f"{kernel.facts.name}, {kernel.symbol}"
+        yield ", ".join((*table.names[key], *symbols))
         yield from candidate_lines(result, len(result.candidates), None)
     if not found:
-        names = sorted({kernels[0].facts.name for kernels in table.kernels.values()})
+        names = sorted({known for names in table.names.values() for known in names})
         raise OptionError("the model has no such kernel", expected=" or ".join(names), found=repr(name))
 
 
