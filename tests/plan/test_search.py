@@ -134,6 +134,7 @@ def test_the_lanes_of_a_transpose_follow_the_stores() -> None:
     ("change", "message"),
     [
         ({"max_candidates": 0}, "max_candidates"),
+        ({"max_unrolled_tile_elements": -1}, "max_unrolled_tile_elements"),
         ({"reduction_partitions": 17}, "reduction_partitions"),
         ({"reduction_partitions": -1}, "reduction_partitions"),
         ({"blocks_per_task": -1}, "blocks_per_task"),

@@ -26,7 +26,6 @@ from grainline.plan.types import LOCAL, MMA, WHOLE, Plan
 from grainline.plan.whole_schedule import schedule_whole
 
 EMITTER_VERSION = 3
-FAULT_NAMES = {1: "INDEX_OUT_OF_BOUNDS", 2: "INTEGER_DIVISION_BY_ZERO"}
 PARAMETERS = [("ptr noalias nocapture readonly", "args"), ("i64", "begin"), ("i64", "end"), ("ptr", "scratch")]
 PLACEHOLDER = "grainline_kernel"
 

@@ -18,7 +18,6 @@ from grainline.base.errors import OptionError
 WHOLE_LAUNCH = 2**32 - 1
 CONTROL = "again"
 PACKET = -1  # `local_lanes` of a variant that wants the packet width of whatever machine it runs on
-MOST_ROUNDS = 4
 
 
 @dataclass(frozen=True)

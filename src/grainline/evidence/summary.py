@@ -20,7 +20,7 @@ Report = dict[str, Any]
 
 @dataclass(frozen=True)
 class Ratio:
-    """candidate / baseline of the same round; below 1 the candidate is faster. `wins` counts the rounds where it is."""
+    """candidate / baseline of the same round; below 1 the candidate is faster."""
 
     candidate: str
     baseline: str
@@ -29,10 +29,6 @@ class Ratio:
     @property
     def middle(self) -> float:
         return median(self.values)
-
-    @property
-    def wins(self) -> int:
-        return sum(value < 1 for value in self.values)
 
     @property
     def spread(self) -> float:

@@ -28,26 +28,6 @@ from grainline.plan.types import LOCAL, MMA, Mapping, Plan, PlanError, PlannerOp
 from grainline.tile.access import linear_access, tile_axes
 from grainline.tile.ir import Affine, Axis, Operation, Tile, TileProgram, View
 
-Extent = "int | Expr"
-
-
-@dataclass(frozen=True, slots=True)
-class RegisterTile:
-    """Accumulators of the inner kernel: `m` rows times `n` columns in vectors of `lanes`."""
-
-    m: int
-    n: int
-    lanes: int
-
-
-# 6x16 leaves 3 of the 16 AVX2 registers for B and the broadcast. Other machines keep strips of 6 and panels of 16, so
-# that packed weights and blocks are the same everywhere: AVX-512 reads two panels at once, NEON has 24 accumulators.
-REGISTER_TILES = {
-    "avx2": RegisterTile(STRIP_ROWS, PANEL, 8),
-    "avx512": RegisterTile(6, 32, 16),
-    "neon": RegisterTile(6, 16, 4),
-}
-
 
 # Rows after a product: sixteen lanes, two packets in flight, as in row programs.
 def row_mapping(n: Axis) -> Mapping:

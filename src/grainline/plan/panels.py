@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 
 #: columns of one packed panel: the width of the register tile, the same on every machine
 PANEL = 16
-#: rows of a strip of the left operand, which share a panel while it is read
+#: rows of a strip of the left operand, which share a panel while it is read: 6x16 leaves 3 of the 16 AVX2 registers for
+#: B and the broadcast; AVX-512 reads two panels at once, NEON has 24 accumulators
 STRIP_ROWS = 6
 #: consecutive k of one column that lie together in packed int8 weights: what one integer instruction sums
 QUAD = 4

@@ -100,8 +100,10 @@ def check_scalars(target: ExecutionTarget, options: PlannerOptions) -> None:
         raise PlanError(f"max_candidates: expected at least 1, found {options.max_candidates}")
     if not 0 <= options.reduction_partitions <= MAX_PARTITIONS:
         raise PlanError(f"reduction_partitions: expected 1 to {MAX_PARTITIONS}, found {options.reduction_partitions}")
-    if options.blocks_per_task < 0:
-        raise PlanError(f"blocks_per_task: expected 0 or more, found {options.blocks_per_task}")
+    for name in ("blocks_per_task", "max_unrolled_tile_elements"):
+        value = getattr(options, name)
+        if value < 0:
+            raise PlanError(f"{name}: expected 0 or more, found {value}")
 
 
 def admitted(

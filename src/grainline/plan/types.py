@@ -28,7 +28,8 @@ class PlannerOptions:
     search_task_grain      powers of two below L, ceil(L / (H T)) and L; else 0, the heuristic of the pool
     cost_policy            None: the calibrated policy
     reduction_partitions   independent accumulators of a long reduction, 1 to 16
-    max_unrolled_tile_elements  tiles up to this size may be expanded into scalars
+    max_unrolled_tile_elements  at least 0; it changes no code: tile axes are loops or lanes at every size, and no tile
+                           is expanded into scalars
     fuse_load_reduction, fuse_expression_reduction  see `plan.switches`
     same_bits              choose among mappings of one numeric signature only
     mapping                forces a mapping by name
@@ -53,12 +54,11 @@ class PlannerOptions:
     mapping: str = ""
     packet_width: int = 0
     aliasing: str = "in_place"
+    math: str = "default"
 
     @property
     def switches(self) -> Switches:
         return Switches(self.aliasing, self.fuse_load_reduction, self.fuse_expression_reduction)
-
-    math: str = "default"
 
     @staticmethod
     def origin() -> PlannerOptions:

@@ -38,8 +38,6 @@ from grainline.tile.ir import (
     View,
 )
 
-Number = "int | float | bool"
-
 
 def affine(*terms: tuple[Axis, int | Expr], offset: int | Expr = 0) -> Affine:
     """offset + sum of coefficient * axis, for index positions that are not a single axis."""
