@@ -1,9 +1,10 @@
 // Clocks around tile kernels for the measuring suites: the bare entry, and dispatches through the
-// pool from a hot or a parked start. Every function returns the nanoseconds of a whole batch.
+// pool from a hot or a parked start. The time_ functions return the nanoseconds of a whole batch.
 
 #include <nanobind/stl/vector.h>
 
 #include <memory>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/relax.h"
@@ -63,6 +64,32 @@ int32_t run_throttled(const uint64_t* args, int64_t begin, int64_t end, void* sc
   const int64_t until = now_ns() + extra;
   while (now_ns() < until) cpu_relax();
   return fault;
+}
+
+// Elapsed nanoseconds of each of `repeat` dispatches, all inside one run, without the GIL.
+std::vector<int64_t> dispatch(uint64_t address, const std::vector<uint64_t>& args, int64_t blocks,
+                              int64_t grain, int homes, size_t scratch_bytes, int repeat) {
+  const Scratch scratch(scratch_bytes, homes);
+  const Dispatch dispatch{reinterpret_cast<TileKernel>(address),
+                          args.data(),
+                          blocks,
+                          grain,
+                          homes,
+                          scratch.data(),
+                          scratch.stride()};
+  std::vector<int64_t> elapsed(static_cast<size_t>(repeat));
+  int32_t fault = 0;
+  {
+    const nb::gil_scoped_release unlocked;
+    const RunScope scope;
+    for (int64_t& one : elapsed) {
+      const int64_t begin = now_ns();
+      fault |= Pool::process().dispatch(dispatch);
+      one = now_ns() - begin;
+    }
+  }
+  throw_unless_ok(status_of_fault(fault));
+  return elapsed;
 }
 
 int64_t time_hot(const Dispatch& dispatch, int repeat, int32_t& fault) {
@@ -141,6 +168,9 @@ int64_t time_entry(uint64_t address, const std::vector<uint64_t>& args, int64_t 
 
 void bind_timing(nb::module_& module) {
   using nb::arg;
+  module.def("dispatch", dispatch, arg("address"), arg("args"), arg("blocks"), arg("grain") = 0,
+             arg("homes") = 1, arg("scratch_bytes") = 0, arg("repeat") = 1,
+             "Runs a tile kernel over all blocks `repeat` times; returns the ns of each.");
   module.def("time_entry", time_entry, arg("address"), arg("args"), arg("blocks"),
              arg("scratch_bytes") = 0, arg("repeat") = 1,
              "Calls a tile kernel `repeat` times for all blocks; returns the ns of all calls.");

@@ -26,7 +26,7 @@
 #include <random>
 
 #include "base/relax.h"
-#include "memory/host_memory.h"
+#include "capped_source.h"
 #include "program_fixture.h"
 
 using namespace grainline;
@@ -34,31 +34,9 @@ using namespace grainline::test;
 
 namespace {
 
-constexpr size_t kUnit = 1 << 20;
+constexpr size_t kUnit = CappedSource::kPoisonStride;
 constexpr unsigned kPatienceSeconds = 60;
 volatile uint64_t current_seed = 0;
-
-// Host memory up to a capacity; what comes back is poisoned where launches look.
-class SmallSource final : public MemorySource {
- public:
-  explicit SmallSource(size_t capacity_bytes) : capacity_bytes_(capacity_bytes) {}
-  std::byte* acquire(size_t size_bytes) noexcept override {
-    if (held_bytes_ + size_bytes > capacity_bytes_) return nullptr;
-    held_bytes_ += size_bytes;
-    return HostMemory::process().acquire(size_bytes);
-  }
-  void release(std::byte* memory, size_t size_bytes) noexcept override {
-    for (size_t at = 0; at < size_bytes; at += kUnit) std::memset(memory + at, 0xDB, 8);
-    held_bytes_ -= size_bytes;
-    HostMemory::process().release(memory, size_bytes);
-  }
-  void discard(std::byte*, size_t) noexcept override {}
-  size_t held_bytes() const { return held_bytes_; }
-
- private:
-  const size_t capacity_bytes_;
-  size_t held_bytes_ = 0;
-};
 
 // ---- graphs -------------------------------------------------------------------------------------
 
@@ -298,7 +276,7 @@ class Bench {
   Stage stage;
 
  private:
-  SmallSource source_;
+  CappedSource source_;
   std::shared_ptr<const Program> program_;
   std::unique_ptr<WorkerPlan> plan_;
   std::unique_ptr<RunState> state_;

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "capped_source.h"
 #include "check.h"
-#include "memory/host_memory.h"
 #include "program_fixture.h"
 
 using namespace grainline;
@@ -18,27 +18,6 @@ using namespace grainline::test;
 namespace {
 
 constexpr size_t kUnit = 1 << 20;
-
-// Host memory up to a capacity.
-class CappedSource final : public MemorySource {
- public:
-  explicit CappedSource(size_t capacity_bytes) : capacity_bytes_(capacity_bytes) {}
-  std::byte* acquire(size_t size_bytes) noexcept override {
-    if (held_bytes_ + size_bytes > capacity_bytes_) return nullptr;
-    held_bytes_ += size_bytes;
-    return HostMemory::process().acquire(size_bytes);
-  }
-  void release(std::byte* memory, size_t size_bytes) noexcept override {
-    held_bytes_ -= size_bytes;
-    HostMemory::process().release(memory, size_bytes);
-  }
-  void discard(std::byte*, size_t) noexcept override {}
-  size_t held_bytes() const { return held_bytes_; }
-
- private:
-  const size_t capacity_bytes_;
-  size_t held_bytes_ = 0;
-};
 
 // a: slot, b: units
 bool allocate(RunState& state, const Node& node) {
