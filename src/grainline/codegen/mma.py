@@ -9,7 +9,6 @@ B. Strips of one call travel in groups: all read a chunk of B while it is in a n
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 from grainline.base.dtypes import BOOL
@@ -24,6 +23,7 @@ from grainline.codegen.mma_nest import (
     address,
     call_tile,
     coordinates,
+    each_strip,
     pack_right,
     strip_count,
 )
@@ -196,10 +196,7 @@ class _Strips:
     def _group(self, first: str, after: str, high: str, run: Columns) -> None:
         """Strips that share the chunks of B."""
         w = self.w
-
-        def each(body: Callable[[str, str], None]) -> None:
-            w.loop(first, after, 1, lambda strip: body(strip, w.sub(strip, first)))
-
+        each = partial(each_strip, w, first, after)
         if self.plan.packs_a:
             each(partial(self.left.fill, w))
         step = self._chunk_columns(w.sub(after, first), run.count)

@@ -26,6 +26,7 @@ from grainline.codegen.mma_nest import (
     address,
     call_tile,
     coordinates,
+    each_strip,
     pack_right,
     strip_count,
 )
@@ -201,10 +202,7 @@ class _Strips:
         """Strips that share the chunks of both right operands."""
         w = self.w
         after = w.smaller(w.add(first, str(self.together)), "%high")
-
-        def each(body: Callable[[str, str], None]) -> None:
-            w.loop(first, after, 1, lambda strip: body(strip, w.sub(strip, first)))
-
+        each = partial(each_strip, w, first, after)
         w.function.when(Reg(self.fetches, BOOL), [], lambda: self._ahead(first))
         each(self._claim)
         each(partial(self.left.fill, w))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from grainline.base.dims import Expr
@@ -29,6 +29,11 @@ def strip_count(w: Writer, product: Product) -> str:
     """Strips of one matrix, at least 1."""
     m = w.extent(product.m.extent)
     return w.larger(w.divide(w.add(m, str(STRIP_ROWS - 1)), str(STRIP_ROWS)), "1")
+
+
+def each_strip(w: Writer, first: str, after: str, body: Callable[[str, str], None]) -> None:
+    """`body` of every strip first..after-1 and of its slot, counted from 0."""
+    w.loop(first, after, 1, lambda strip: body(strip, w.sub(strip, first)))
 
 
 def coordinates(w: Writer, batch: tuple[Axis, ...], number: str) -> dict[Axis, str]:

@@ -1,7 +1,7 @@
 """Matrix products: which `mma` programs are realised, how, and at what predicted cost.
 
 `describe` reads a tile program into a `Product` (operand forms as linear address functions, epilogue class) or gives
-a `MmaRefusal` with its reason. `candidates` lists the register-tiled plans of a product, cheapest numbers attached as
+a `MmaRefusal` with its reason. `realisations` lists the register-tiled plans of a product, cheapest numbers attached as
 extents, so that the choice among them can be made for every single call. All plans of one product have one numeric
 signature: each output element is one FMA chain in increasing k from 0, whatever the plan; with int8 weights it is an
 exact sum of integers (see `codegen/mma_digits.py`).
@@ -12,8 +12,9 @@ strips of one batch element. Blocks are numbered (batch..., range, strip), strip
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 from grainline.base.dims import Expr, ceil_div, maximum
 from grainline.base.dims import product as extent_product
@@ -27,6 +28,8 @@ from grainline.plan.target import Target
 from grainline.plan.types import LOCAL, MMA, Mapping, Plan, PlanError, PlannerOptions, PlanResult
 from grainline.tile.access import linear_access, tile_axes
 from grainline.tile.ir import Affine, Axis, Operation, Tile, TileProgram, View
+
+Described = TypeVar("Described")
 
 
 # Rows after a product: sixteen lanes, two packets in flight, as in row programs.
@@ -428,16 +431,26 @@ def _epilogue_ps(product: Product) -> int | Expr:
 
 def plan_mma(program: TileProgram, target: Target, options: PlannerOptions) -> PlanResult:
     """The plans of a matrix product, one per realisation; `PlanError` with the reason when there is none."""
-    product = describe(program)
-    if isinstance(product, MmaRefusal) or options.mapping not in ("", MMA):
-        reason = product.reason if isinstance(product, MmaRefusal) else f"mapping {options.mapping!r} has no products"
-        raise PlanError(f"tile program {program.name!r} has no legal mapping ({MMA}: {reason})")
+    product = accepted(program, describe(program), options)
     if product.b_form == "quads" and not target.has_byte_products:
         raise PlanError(f"tile program {program.name!r}: {target.cpu} has no products of bytes for its int8 weights")
-    found = realisations(product)
-    plans = tuple(_plan(product, target, each) for each in found)
-    notes = "; ".join(str(each) for each in found)
-    return PlanResult(plans, (), (), f"one k-order for all of: {notes}; the extents of a call choose")
+    return result_of(_plan(product, target, each) for each in realisations(product))
+
+
+def accepted(program: TileProgram, described: Described | MmaRefusal, options: PlannerOptions) -> Described:
+    """What `program` was described as; `PlanError` for a refusal, or when another mapping is asked for."""
+    if not isinstance(described, MmaRefusal) and options.mapping in ("", MMA):
+        return described
+    is_refused = isinstance(described, MmaRefusal)
+    reason = described.reason if is_refused else f"mapping {options.mapping!r} has no products"
+    raise PlanError(f"tile program {program.name!r} has no legal mapping ({MMA}: {reason})")
+
+
+def result_of(plans: Iterable[Plan]) -> PlanResult:
+    """Plans of one numeric signature, all kept."""
+    variants = tuple(plans)
+    notes = "; ".join(each.reason for each in variants)
+    return PlanResult(variants, (), (), f"one k-order for all of: {notes}; the extents of a call choose")
 
 
 def _plan(product: Product, target: Target, chosen: Realisation) -> Plan:

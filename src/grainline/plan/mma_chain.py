@@ -22,17 +22,19 @@ from grainline.plan.mma import (
     STRIP_PS,
     MmaRefusal,
     Product,
+    accepted,
     align16,
     describe,
     epilogue_program,
     plan_mma,
     refuse_epilogue,
+    result_of,
     row_mapping,
 )
 from grainline.plan.panels import PANEL, STRIP_ROWS
 from grainline.plan.row_schedule import schedule_rows
 from grainline.plan.target import Target
-from grainline.plan.types import MMA, Mapping, Plan, PlanError, PlannerOptions, PlanResult
+from grainline.plan.types import MMA, Mapping, Plan, PlannerOptions, PlanResult
 from grainline.plan.visible import last_seen
 from grainline.tile.access import Dataflow
 from grainline.tile.ir import Affine, Axis, Operation, Tile, TileProgram, View
@@ -279,13 +281,8 @@ def plan_products(program: TileProgram, target: Target, options: PlannerOptions)
     """The plans of a program with products; `PlanError` with the reason when there is none."""
     if sum(o.op == "mma" for o in program.body) != 2:
         return plan_mma(program, target, options)
-    chain = describe_chain(program)
-    if isinstance(chain, MmaRefusal) or options.mapping not in ("", MMA):
-        reason = chain.reason if isinstance(chain, MmaRefusal) else f"mapping {options.mapping!r} has no products"
-        raise PlanError(f"tile program {program.name!r} has no legal mapping ({MMA}: {reason})")
-    plans = tuple(_plan(target, ChainRealisation(chain, form, STRIPS_TOGETHER)) for form in FORMS)
-    notes = "; ".join(each.reason for each in plans)
-    return PlanResult(plans, (), (), f"one k-order for all of: {notes}; the extents of a call choose")
+    chain = accepted(program, describe_chain(program), options)
+    return result_of(_plan(target, ChainRealisation(chain, form, STRIPS_TOGETHER)) for form in FORMS)
 
 
 def refusal_of(program: TileProgram) -> str | None:
