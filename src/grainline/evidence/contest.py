@@ -20,7 +20,7 @@ from grainline.evidence import operators
 from grainline.evidence.choice import automatic, choose, launch_of
 from grainline.evidence.realise import Bound, Realisation, effective_grain, realise
 from grainline.evidence.records import sha256
-from grainline.evidence.regret import OUTLIER, regret_of
+from grainline.evidence.regret import OUTLIER, Race, regret_of
 from grainline.evidence.suites import JOINT_TASKS
 from grainline.evidence.visit import main
 from grainline.plan.machine import Machine, shipped_machine
@@ -34,7 +34,6 @@ TURN_NS = 1_000_000
 PAUSE_NS = 60_000  # of a parked start, not part of a time
 SCREEN = 1.5
 SCREENING_TURNS = 2
-Race = dict[str, list[Any]]
 
 
 @dataclass(frozen=True)
