@@ -60,6 +60,40 @@ def test_every_executor_gives_the_bits_of_the_sequential_one(seed: int, options:
             np.testing.assert_array_equal(one, expected)
 
 
+def two_host_results(early_chain: int, late_chain: int) -> ExecuteGraph:
+    """Prefixes of x and y whose lengths only the run knows, one behind the other; each comes behind a chain of copies,
+    so that either may be known first."""
+    a, b = symbol("a"), symbol("b")
+    builder = GraphBuilder("two host results")
+    ends = []
+    for name, length in (("x", early_chain), ("y", late_chain)):
+        slot = builder.input(name, I64, (N,))
+        for step in range(length):
+            copy = builder.memory(I64, (N,), N * 8, f"{name}{step}")
+            builder.copy(slot, copy, N * 8)
+            slot = copy
+        ends.append(slot)
+    prefixes = [
+        builder.host_call(
+            "Prefix", lambda data: (data[: data[0]].copy(),), [end], [Result(I64, (extent,), str(extent))]
+        )
+        for end, extent in zip(ends, (a, b), strict=True)
+    ]
+    out = builder.model_output("out", I64, (a + b,))
+    builder.copy(prefixes[0][0], out, a * 8)
+    builder.copy(prefixes[1][0], out, b * 8, target_offset=a * 8)
+    return builder.finish()
+
+
+@pytest.mark.parametrize("options", KINDS, ids=str)
+@pytest.mark.parametrize("chains", [(0, 0), (4, 0), (0, 4)])
+def test_an_extent_of_two_host_results_is_known_when_both_are(chains: tuple[int, int], options: dict[str, Any]) -> None:
+    executor = loaded(two_host_results(*chains), **options)
+    for first, second in ((2, 3), (4, 3), (4, 1), (0, 5)):
+        (out,) = executor.run({"x": np.full(6, first), "y": np.full(6, second)})
+        assert out.tolist() == [first] * first + [second] * second
+
+
 @pytest.mark.parametrize("workers", [2, 3])
 def test_several_threads_may_run_one_multi_worker_model(workers: int) -> None:
     graph = random_graph(7, size=20)

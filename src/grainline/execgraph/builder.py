@@ -71,7 +71,7 @@ class GraphBuilder:
         self._uses: dict[int, _Use] = {}
         self._binder: dict[str, int] = {}
         self._groups = 1
-        self._infer_inputs = self._add("main", "InferShape", {"group": 0, "shapes": ()}, "inputs")
+        self._infer_inputs = self._last_infer = self._add("main", "InferShape", {"group": 0, "shapes": ()}, "inputs")
 
     # ---- slots -------------------------------------------------------------------------------------------------
 
@@ -307,7 +307,10 @@ class GraphBuilder:
         controls.discard(node)
 
     def _infer_results(self, slots: tuple[int, ...], compute_node: str) -> None:
-        """An InferShape behind a host call: checks its results, binds their symbols."""
+        """An InferShape behind a host call: checks its results, binds their symbols.
+
+        Groups run in the order of their numbers: what two of them determine together belongs to the later one.
+        """
         checked = tuple(slot for slot in slots if self._slots[slot].shape is not None)
         if not checked:
             return
@@ -317,6 +320,8 @@ class GraphBuilder:
         attributes = {"group": self._groups, "shapes": shapes}
         node = self._add("main", "InferShape", attributes, compute_node, inputs=checked, extents=extents)
         self._groups += 1
+        self._nodes[node]["controls"].add(self._last_infer)
+        self._last_infer = node
         for name in names:
             self._binder.setdefault(name, node)
         for slot in checked:
