@@ -5,8 +5,11 @@ import pytest
 from harness import Compiled, check
 
 from grainline.base.dims import symbol
+from grainline.base.dtypes import F32
 from grainline.kernels import pointwise, rows
+from grainline.plan.row_schedule import RowSchedule, schedule_rows
 from grainline.plan.types import PlannerOptions
+from grainline.tile.build import ProgramBuilder
 
 WIDTHS = (0, 1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 65, 66, 100, 768)
 ROW_KERNELS = (rows.softmax, rows.masked_softmax, rows.layer_norm, rows.rms_norm)
@@ -87,6 +90,54 @@ def test_output_may_be_the_input_memory(kernel, mapping):
     shared = data[0].copy()
     assert compiled.launch([shared, *data[1:-1], shared], env) == 0
     assert shared.tobytes() == apart[-1].tobytes(), "running in place changed the bits"
+
+
+def row_schedule(program, options):
+    plan = Compiled(program, options).plan
+    return schedule_rows(plan.program, plan.mapping.lane_axis, options.switches)
+
+
+def two_roots(dtype=F32):
+    """y[a, b] = x[a, b] / sum x[a, b] + z[b], in an order of roots that is not the order of memory."""
+    p = ProgramBuilder("two_roots")
+    a, b, n = p.root("a", symbol("A")), p.root("b", symbol("M")), p.axis("n", symbol("N"))
+    x = p.view("x", dtype, (symbol("A"), symbol("M"), symbol("N")))
+    z = p.view("z", dtype, (symbol("M"),))
+    y = p.view("y", dtype, (symbol("A"), symbol("M"), symbol("N")), access="write")
+    t = p.load(x, (a, b, n))
+    p.store(y, (a, b, n), t / p.sum(p.abs(t), n) + p.load(z, (b,)))
+    return p.finish()
+
+
+@pytest.mark.parametrize("make", [*ROW_KERNELS, two_roots], ids=lambda k: k.__name__)
+def test_the_first_pass_of_the_next_program_changes_no_bit(make, monkeypatch):
+    """Rows of one, several and no element, alone and followed by others, however the launch is cut."""
+    program = make() if make is two_roots else make(symbol("M"), symbol("N"))
+    orders = ((0, 1), (1, 0)) if make is two_roots else ((),)
+    for order in orders:
+        options = PlannerOptions(mapping="local", root_axis_order=order)
+        led = Compiled(program, options)
+        assert row_schedule(program, options).has_lead(options.switches)
+        with monkeypatch.context() as patch:
+            patch.setattr(RowSchedule, "has_lead", lambda *_: False)
+            alone = Compiled(program, options)
+        assert led.emitted.text != alone.emitted.text
+        for n, m, parts in ((1, 1, 1), (65, 1, 1), (65, 2, 2), (66, 7, 1), (66, 7, 3), (200, 19, 4)):
+            env = {"M": m, "N": n} | ({"A": 3} if make is two_roots else {})
+            data = arguments(program, env, seed=n)
+            want = check(program, data, env, compiled=alone)[-1]
+            found = check(program, data, env, compiled=led, parts=parts)[-1]
+            assert found.tobytes() == want.tobytes(), f"n={n} m={m} parts={parts}: other bits"
+
+
+def test_a_first_pass_leads_where_it_writes_nothing_and_memory_is_not_shared():
+    program = rows.softmax(symbol("M"), symbol("N"))
+    for options, leads in (
+        (PlannerOptions(mapping="local"), True),
+        (PlannerOptions(mapping="local", aliasing="any"), False),  # what one program stores another one may load
+        (PlannerOptions(mapping="local", fuse_load_reduction=False), False),  # the first pass keeps a row
+    ):
+        assert row_schedule(program, options).has_lead(options.switches) == leads, options
 
 
 def test_emitting_twice_gives_the_same_text():

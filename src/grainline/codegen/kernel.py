@@ -7,13 +7,14 @@ blocks of the plan. The result is 0 or a fault code: 1 index out of bounds, 2 in
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from grainline.base.dims import Expr, ceil_div, product
 from grainline.base.dtypes import BOOL, I64
 from grainline.codegen.emit import FunctionText, MathForm, ModuleText, Reg, constant, i64
 from grainline.codegen.evaluate import Evaluator
-from grainline.codegen.programs import for_each
+from grainline.codegen.programs import for_each, for_each_led
 from grainline.codegen.row_streams import RowStreams
 from grainline.codegen.rows import RowBody
 from grainline.codegen.whole import WholeBody, block_bounds, packets
@@ -117,12 +118,28 @@ def _emit_rows(plan: Plan, f: FunctionText, ev: Evaluator, schedule: RowSchedule
     first = f.mul(Reg("%begin", I64), plan.block)
     last = f.minimum(f.mul(Reg("%end", I64), plan.block), count)
 
-    def one(digits: list[Reg]) -> None:
+    def lead(digits: list[Reg]) -> list[Reg]:
         ev.enter(dict(zip(roots, digits, strict=True)))
-        body.emit()
+        results = body.lead()
+        ev.leave()
+        return results
+
+    def one(digits: list[Reg], led: list[Reg] | None = None, follow: Callable[[], None] | None = None) -> None:
+        scope = ev.enter(dict(zip(roots, digits, strict=True)))
+
+        def outside() -> None:
+            assert follow is not None
+            ev.leave()
+            follow()
+            ev.scopes.append(scope)
+
+        body.emit(led, outside if follow is not None else None)
         ev.leave()
 
-    for_each(f, first, last, extents, one)
+    if schedule.has_lead(plan.switches):
+        for_each_led(f, first, last, extents, lead, one)
+    else:
+        for_each(f, first, last, extents, one)
     streams.settle()
     ev.leave()
     return []

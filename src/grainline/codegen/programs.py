@@ -50,3 +50,37 @@ def for_each(f: FunctionText, first: Reg, last: Reg, extents: Sequence[Reg], bod
         return advance(f, digits, extents)
 
     f.loop(first, last, 1, decode(f, first, extents), step)
+
+
+def for_each_led(
+    f: FunctionText,
+    first: Reg,
+    last: Reg,
+    extents: Sequence[Reg],
+    lead: Callable[[list[Reg]], list[Reg]],
+    body: Callable[[list[Reg], list[Reg], Callable[[], None]], None],
+) -> None:
+    """Like `for_each`, with what `lead` computes of a number made while the number before it is walked.
+
+    `body(digits, led, follow)` gets the results of `lead(digits)` and calls `follow` once, where the lead of the next
+    number, if there is one, is to be computed.
+    """
+
+    def walk() -> list[Reg]:
+        digits = decode(f, first, extents)
+        f.loop(first, last, 1, [*digits, *lead(digits)], step)
+        return []
+
+    def step(number: Reg, carried: list[Reg]) -> list[Reg]:
+        digits, led = carried[: len(extents)], carried[len(extents) :]
+        following = advance(f, digits, extents)
+        state = [*following, *led]
+
+        def follow() -> None:
+            has_next = f.compare("icmp slt", f.add(number, 1), last)
+            state[len(extents) :] = f.when(has_next, led, lambda: lead(following))
+
+        body(digits, led, follow)
+        return state
+
+    f.when(f.compare("icmp slt", first, last), [], walk)

@@ -67,19 +67,38 @@ class RowBody:
         self.tail_mask = f.mask_below(self.rest, self.width) if self.has_tail else None
         self.slot_elements = self._floor(f.add(self.count, SLOT_ALIGNMENT - 1), SLOT_ALIGNMENT)
 
-    def emit(self) -> None:
-        """All passes, then the scalar stores. Opens its own scope for the program's values."""
+    def emit(self, led: list[Reg] | None = None, follow: Callable[[], None] | None = None) -> None:
+        """All passes, then the scalar stores. Opens its own scope for the program's values.
+
+        `led` are the results of the first pass, where `lead` has computed them; `follow` is called before the last.
+        """
         self.ev.lane_axis = self.schedule.axis
         self.written = set()
         for load in self.scalar_loads:  # a snapshot: before anything is stored
             self.ev.value(load)
         if self.streams is not None:
             self.streams.locate()
-        for row_pass in self.schedule.passes:
-            self._pass(row_pass)
+        for number, row_pass in enumerate(self.schedule.passes):
+            if follow is not None and row_pass is self.schedule.passes[-1]:
+                follow()
+            if led is not None and number == 0:
+                self._remember_results(row_pass, led)
+            else:
+                self._pass(row_pass)
             self.written.update(spill.tile.id for spill in row_pass.spills)
         for store in self.schedule.scalar_stores:
             self.ev.store(store)
+
+    def lead(self) -> list[Reg]:
+        """The first pass alone, of a schedule that `has_lead`; returns the results of its reductions."""
+        self.ev.lane_axis = self.schedule.axis
+        self._pass(self.schedule.passes[0])
+        return [self.ev.value(o.result) for o in self.schedule.passes[0].reductions if o.result is not None]
+
+    def _remember_results(self, row_pass: RowPass, values: list[Reg]) -> None:
+        for operation, value in zip(row_pass.reductions, values, strict=True):
+            assert operation.result is not None
+            self.ev.remember(operation.result, value)
 
     def _floor(self, value: Reg, multiple: int) -> Reg:
         if not value.text.startswith("%"):

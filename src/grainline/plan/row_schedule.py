@@ -56,6 +56,16 @@ class RowSchedule:
     def scratch_slots(self) -> int:
         return sum(spill.row is None for spill in self.spills)
 
+    def has_lead(self, switches: Switches) -> bool:
+        """Whether the first pass of a program may run before the last pass of the program before it.
+
+        The chains of one program's sums then wait behind another program's work instead of standing alone. The pass
+        must write nothing, and programs must not share memory that an order between them would show.
+        """
+        first = self.passes[0]
+        is_alone = bool(first.reductions) and not (first.stores or first.spills)
+        return len(self.passes) > 1 and is_alone and switches.aliasing != "any"
+
 
 @lru_cache(maxsize=32)
 def schedule_rows(program: TileProgram, axis: Axis, switches: Switches = DEFAULT_SWITCHES) -> RowSchedule:
