@@ -45,22 +45,34 @@ void construct(ExecutorObject* self, const nb::bytes& blob, std::vector<std::str
                const std::vector<uint64_t>& addresses, const nb::list& input_dtypes,
                const nb::list& output_dtypes, const nb::list& slot_dtypes, const nb::list& calls,
                int thread_limit, int kind, int workers,
-               const nb::handle /* code: kept alive as long as the executor */) {
+               const nb::handle /* code: kept alive as long as the executor */, Device* device) {
   const std::shared_ptr<const Program> program = program_of(blob, std::move(strings), addresses);
   const ExecutorOptions options{static_cast<ExecutorKind>(kind), workers, thread_limit};
   ExecutorKind chosen;
   throw_unless_ok(choose_kind(*program, options, &chosen));
   new (self) ExecutorObject(program, input_dtypes.ptr(), output_dtypes.ptr(), slot_dtypes.ptr(),
-                            calls.ptr(), options);
+                            calls.ptr(), options, device ? *device : CpuDevice::process());
 }
 
-void set_weight(ExecutorObject& self, size_t slot, nb::handle array) {
-  const auto* row = reinterpret_cast<PyArrayObject*>(array.ptr());
+PyArrayObject* contiguous(ExecutorObject& self, size_t slot, nb::handle array) {
+  auto* row = reinterpret_cast<PyArrayObject*>(array.ptr());
   if (!PyArray_Check(array.ptr()) || !PyArray_IS_C_CONTIGUOUS(row))
     throw nb::type_error("a weight must be a C-contiguous array");
   if (slot >= self.executor().program().slots.size())
     throw nb::index_error("there is no such slot");
+  return row;
+}
+
+void set_weight(ExecutorObject& self, size_t slot, nb::handle array) {
+  contiguous(self, slot, array);
   self.set_weight(slot, array.ptr());
+}
+
+void copy_weight(ExecutorObject& self, size_t slot, nb::handle array) {
+  PyArrayObject* row = contiguous(self, slot, array);
+  throw_unless_ok(self.executor().copy_weight(slot,
+                                              static_cast<const std::byte*>(PyArray_DATA(row)),
+                                              static_cast<size_t>(PyArray_NBYTES(row))));
 }
 
 void override_node(ExecutorObject& self, size_t number, const std::string& code) {
@@ -87,9 +99,17 @@ void bind_executor(nb::module_& module) {
       .def("__init__", construct, arg("blob"), arg("strings"), arg("addresses"),
            arg("input_dtypes"), arg("output_dtypes"), arg("slot_dtypes"), arg("host_calls"),
            arg("thread_limit") = 0, arg("kind") = 0, arg("workers") = 0,
-           arg("code").none() = nb::none(), nb::keep_alive<1, 12>())
+           arg("code").none() = nb::none(), arg("device").none() = nb::none(),
+           nb::keep_alive<1, 12>(), nb::keep_alive<1, 13>())
       .def("set_weight", set_weight, arg("slot"), arg("array"),
            "Uses the memory of a C-contiguous array for a weight slot and keeps the array.")
+      .def("copy_weight", copy_weight, arg("slot"), arg("array"),
+           "Puts a copy of a C-contiguous array on the device; the array must stay until\n"
+           "finish_weights.")
+      .def(
+          "finish_weights",
+          [](ExecutorObject& self) { throw_unless_ok(self.executor().finish_weights()); },
+          "Waits until all weights are on the device.")
       .def(
           "run",
           [](ExecutorObject& self, nb::handle feeds, nb::handle names, nb::handle cancel) {

@@ -60,8 +60,8 @@ class ExecutorObject::Lease {
 
 ExecutorObject::ExecutorObject(std::shared_ptr<const Program> program, PyObject* input_dtypes,
                                PyObject* output_dtypes, PyObject* slot_dtypes, PyObject* calls,
-                               const ExecutorOptions& options)
-    : executor_(program, options), output_numbers_(PyDict_New()) {
+                               const ExecutorOptions& options, Device& device)
+    : executor_(program, options, device), output_numbers_(PyDict_New()) {
   table_.calls = refs_of(calls);
   table_.slot_dtypes = refs_of(slot_dtypes);
   weights_.resize(program->slots.size());

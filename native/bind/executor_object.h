@@ -15,10 +15,10 @@ namespace grainline {
 class ExecutorObject {
  public:
   // input_dtypes and output_dtypes: numpy.dtype per input and output (None: any object);
-  // slot_dtypes the same per slot; calls: a callable per host op.
+  // slot_dtypes the same per slot; calls: a callable per host op. device outlives the object.
   ExecutorObject(std::shared_ptr<const Program> program, PyObject* input_dtypes,
                  PyObject* output_dtypes, PyObject* slot_dtypes, PyObject* calls,
-                 const ExecutorOptions& options);
+                 const ExecutorOptions& options, Device& device);
 
   // Keeps `array` and uses its memory for the slot. Before the first run.
   void set_weight(size_t slot, PyObject* array);

@@ -33,7 +33,7 @@ const char* name_of(EventKind kind) {
 }  // namespace
 
 struct Subscriber::Source {
-  const RunState* state;  // null: not now
+  RunState* state;  // null: not now
   const HostTable* table;
 
   // New reference; nullptr: a Python error is set.
@@ -47,6 +47,7 @@ struct Subscriber::Source {
     auto* dtype = reinterpret_cast<PyArray_Descr*>(table->slot_dtypes[slot].get());
     if (cell.data == nullptr || dtype == nullptr || dims.size() > NPY_MAXDIMS)
       return Py_NewRef(Py_None);
+    state->await_device();
     Py_INCREF(dtype);
     const Ref view(PyArray_NewFromDescr(&PyArray_Type, dtype, static_cast<int>(dims.size()),
                                         dims.data(), nullptr, cell.data, NPY_ARRAY_CARRAY_RO,
@@ -58,7 +59,7 @@ struct Subscriber::Source {
   }
 };
 
-Subscriber::Subscriber(PyObject* callable, const RunState& state, const HostTable& table)
+Subscriber::Subscriber(PyObject* callable, RunState& state, const HostTable& table)
     : callable_(Ref::borrow(callable)), source_(std::make_shared<Source>(Source{&state, &table})) {
   const nb::object read =
       nb::cpp_function([source = source_](size_t slot, const std::vector<npy_intp>& dims) {

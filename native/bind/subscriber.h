@@ -14,7 +14,7 @@ namespace grainline {
 // exception of the callable is kept, and then it is not called any more.
 class Subscriber final : public Observer {
  public:
-  Subscriber(PyObject* callable, const RunState& state, const HostTable& table);
+  Subscriber(PyObject* callable, RunState& state, const HostTable& table);
   ~Subscriber();
   void on_event(const RunEvent& event) override;
 

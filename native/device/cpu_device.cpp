@@ -5,6 +5,11 @@
 
 namespace grainline {
 
+CpuDevice& CpuDevice::process() noexcept {
+  static CpuDevice* const instance = new CpuDevice;
+  return *instance;
+}
+
 std::unique_ptr<Stream> CpuDevice::create_stream() { return std::make_unique<InlineStream>(); }
 
 std::unique_ptr<Stream> CpuDevice::create_asynchronous_stream() {

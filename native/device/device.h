@@ -17,6 +17,11 @@ class Device {
   virtual std::string_view name() const noexcept = 0;
   // Host pointers are device pointers, so a copy between them can be left out.
   virtual bool is_unified() const noexcept = 0;
+  // Whether its launches can work on this memory as it is.
+  virtual bool holds(const void* data) const noexcept = 0;
+  // Whether mistakes in the order of work are to be found out: allocators then poison what they
+  // hand out.
+  virtual bool is_checked() const noexcept = 0;
   virtual MemorySource& memory() noexcept = 0;
   // The device's own kind: inline where the host is the device.
   virtual std::unique_ptr<Stream> create_stream() = 0;

@@ -14,10 +14,10 @@ class DiscreteStream final : public Stream {
         number_(order_ ? order_->add_stream() : 0),
         queue_([this] { return disturbance_.at_completion(); }) {}
 
-  Status launch(const Dispatch& dispatch, size_t argument_count,
+  Status launch(const Dispatch& dispatch, ArgumentWords words,
                 std::span<const MemoryAccess> accesses) override {
     if (Status status = admit(accesses); !status.is_ok()) return status;
-    return queue_.launch(dispatch, argument_count, accesses);
+    return queue_.launch(dispatch, words, accesses);
   }
 
   Status copy(void* destination, const void* source, size_t size_bytes, CopyKind kind) override {
@@ -59,6 +59,7 @@ class DiscreteStream final : public Stream {
   }
 
   bool is_inline() const noexcept override { return false; }
+  bool is_usable() const noexcept override { return queue_.is_usable(); }
 
  private:
   Status admit(std::span<const MemoryAccess> accesses) {

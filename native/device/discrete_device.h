@@ -25,6 +25,8 @@ class DiscreteDevice final : public Device {
 
   std::string_view name() const noexcept override { return "discrete"; }
   bool is_unified() const noexcept override { return false; }
+  bool holds(const void* data) const noexcept override { return arena_.contains(data); }
+  bool is_checked() const noexcept override { return order_ != nullptr; }
   MemorySource& memory() noexcept override { return arena_; }
   std::unique_ptr<Stream> create_stream() override;
 

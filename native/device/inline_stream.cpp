@@ -4,7 +4,8 @@
 
 namespace grainline {
 
-Status InlineStream::launch(const Dispatch& dispatch, size_t, std::span<const MemoryAccess>) {
+Status InlineStream::launch(const Dispatch& dispatch, ArgumentWords,
+                            std::span<const MemoryAccess>) {
   const int32_t fault = Pool::process().dispatch(dispatch);
   if (fault == 0) [[likely]]
     return Status();

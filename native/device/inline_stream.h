@@ -10,7 +10,7 @@ class InlineStream final : public Stream {
  public:
   using Stream::synchronize;
 
-  Status launch(const Dispatch& dispatch, size_t argument_count,
+  Status launch(const Dispatch& dispatch, ArgumentWords words,
                 std::span<const MemoryAccess> accesses) override;
   Status copy(void* destination, const void* source, size_t size_bytes, CopyKind kind) override;
   Status fill(std::byte* memory, std::byte value, size_t size_bytes) override;

@@ -23,7 +23,7 @@ QueuedStream::QueuedStream(BeforeCommand before_command)
     : before_command_(std::move(before_command)), forks_at_start_(forks()) {}
 
 QueuedStream::~QueuedStream() {
-  if (!is_started_ || forks_at_start_ != forks()) return;  // no thread here to be joined
+  if (!is_started_ || !is_usable()) return;  // no thread here to be joined
   static_cast<void>(submit([](Command& command) {
     command.kind = Kind::stop;
     return Status();
@@ -31,10 +31,12 @@ QueuedStream::~QueuedStream() {
   pthread_join(thread_, nullptr);
 }
 
+bool QueuedStream::is_usable() const noexcept { return forks_at_start_ == forks(); }
+
 // write(command) fills the next slot, or fails and leaves it unsubmitted.
 template <typename Write>
 Status QueuedStream::submit(Write write) {
-  if (forks_at_start_ != forks()) [[unlikely]]
+  if (!is_usable()) [[unlikely]]
     return made_before_a_fork();
   const std::lock_guard<std::mutex> held(lock_);
   if (!is_started_) [[unlikely]] {
@@ -48,13 +50,16 @@ Status QueuedStream::submit(Write write) {
   return Status();
 }
 
-Status QueuedStream::launch(const Dispatch& dispatch, size_t argument_count,
+Status QueuedStream::launch(const Dispatch& dispatch, ArgumentWords words,
                             std::span<const MemoryAccess>) {
   return submit([&](Command& command) {
     command.kind = Kind::launch;
     command.dispatch = dispatch;
-    command.arguments.assign(dispatch.args, dispatch.args + argument_count);
+    command.arguments.assign(dispatch.args, dispatch.args + words.count);
     command.dispatch.args = command.arguments.data();
+    const uint64_t moved_by = reinterpret_cast<uint64_t>(command.dispatch.args) -
+                              reinterpret_cast<uint64_t>(dispatch.args);
+    for (const uint32_t word : words.inner) command.arguments[word] += moved_by;
     return Status();
   });
 }
@@ -106,7 +111,7 @@ Status QueuedStream::wait(Event& event) {
 }
 
 Status QueuedStream::synchronize(int64_t timeout_ns) {
-  if (forks_at_start_ != forks()) [[unlikely]]
+  if (!is_usable()) [[unlikely]]
     return made_before_a_fork();
   if (!completed_.await(submitted_.reached(), timeout_ns))
     return Status(StatusCode::timed_out, "the stream did not finish in time");

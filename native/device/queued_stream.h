@@ -35,7 +35,7 @@ class QueuedStream final : public Stream {
   QueuedStream& operator=(const QueuedStream&) = delete;
 
   using Stream::synchronize;
-  Status launch(const Dispatch& dispatch, size_t argument_count,
+  Status launch(const Dispatch& dispatch, ArgumentWords words,
                 std::span<const MemoryAccess> accesses) override;
   Status copy(void* destination, const void* source, size_t size_bytes, CopyKind kind) override;
   Status fill(std::byte* memory, std::byte value, size_t size_bytes) override;
@@ -43,6 +43,7 @@ class QueuedStream final : public Stream {
   Status wait(Event& event) override;
   Status synchronize(int64_t timeout_ns) override;
   bool is_inline() const noexcept override { return false; }
+  bool is_usable() const noexcept override;
 
  private:
   enum class Kind : int8_t { launch, copy, fill, record, wait, stop };

@@ -28,6 +28,13 @@ struct MemoryAccess {
   bool is_written;
 };
 
+// What a launch is given at dispatch.args. inner: the words that are addresses within these words;
+// they move with them when a stream takes a copy.
+struct ArgumentWords {
+  size_t count = 0;
+  std::span<const uint32_t> inner;
+};
+
 // Work that was submitted before other work of the same stream has its effects first. Several
 // threads may submit, each command whole; `synchronize` may run beside them.
 //
@@ -38,9 +45,9 @@ class Stream : public StreamOrder {
  public:
   virtual ~Stream() = default;
 
-  // The first argument_count words of dispatch.args are read during the call. accesses: the memory
-  // that the kernel touches; a checked device then finds missing synchronisation. May be empty.
-  virtual Status launch(const Dispatch& dispatch, size_t argument_count,
+  // The words are read during the call. accesses: the memory that the kernel touches; a checked
+  // device then finds missing synchronisation. May be empty.
+  virtual Status launch(const Dispatch& dispatch, ArgumentWords words,
                         std::span<const MemoryAccess> accesses) = 0;
   // Ranges may overlap. Size 0 may have null addresses.
   virtual Status copy(void* destination, const void* source, size_t size_bytes, CopyKind kind) = 0;
@@ -52,6 +59,9 @@ class Stream : public StreamOrder {
   Status synchronize(int64_t timeout_ns) override = 0;
   Status synchronize() { return synchronize(kNoTimeout); }
   bool is_inline() const noexcept override = 0;
+  // false in the child of a fork, where the thread of an asynchronous stream is missing: every call
+  // then fails with invalid_argument.
+  virtual bool is_usable() const noexcept { return true; }
 };
 
 }  // namespace grainline

@@ -6,7 +6,6 @@
 #include "base/clock.h"
 #include "exec/idle_trim.h"
 #include "exec/worker_team.h"
-#include "memory/host_memory.h"
 
 namespace grainline {
 namespace {
@@ -15,8 +14,13 @@ const std::atomic<int32_t> kNeverTerminate{0};
 
 }  // namespace
 
-Executor::Executor(std::shared_ptr<const Program> program, const ExecutorOptions& options)
+Executor::DeviceWeights::DeviceWeights(Device& device)
+    : stream(device.create_stream()), allocator(device.memory(), *stream) {}
+
+Executor::Executor(std::shared_ptr<const Program> program, const ExecutorOptions& options,
+                   Device& device)
     : program_(std::move(program)),
+      device_(device),
       thread_limit_(options.thread_limit > 0 ? options.thread_limit : Pool::kMaxHomes),
       weights_(program_->slots.size()) {
   const Status status = choose_kind(*program_, options, &kind_);
@@ -42,18 +46,38 @@ Executor::~Executor() {
   delete hot_.load(std::memory_order_acquire);
 }
 
-RunState* Executor::lease() {
+Status Executor::copy_weight(size_t slot, const std::byte* data, size_t size_bytes) {
+  if (!device_weights_) device_weights_.emplace(device_);
+  MemoryBlock* block = nullptr;
+  Status status = device_weights_->allocator.allocate(size_bytes, &block);
+  if (!status.is_ok()) return status;
+  weights_[slot] = block->data;
+  return device_weights_->stream->copy(block->data, data, size_bytes, CopyKind::host_to_device);
+}
+
+Status Executor::finish_weights() {
+  return device_weights_ ? device_weights_->stream->synchronize() : Status();
+}
+
+// nullptr: there is none, or somebody else is looking.
+RunState* Executor::idle_state() {
   // Acquire: sees everything that the Run which put the state here wrote (release in give_back).
   if (RunState* state = hot_.exchange(nullptr, std::memory_order_acquire)) return state;
-  {
-    std::unique_lock<std::mutex> held(lock_, std::try_to_lock);
-    if (held.owns_lock() && !idle_.empty()) {
-      RunState* state = idle_.back().release();
-      idle_.pop_back();
+  const std::unique_lock<std::mutex> held(lock_, std::try_to_lock);
+  if (!held.owns_lock() || idle_.empty()) return nullptr;
+  RunState* state = idle_.back().release();
+  idle_.pop_back();
+  return state;
+}
+
+RunState* Executor::lease() {
+  while (RunState* state = idle_state()) {
+    if (state->stream->is_usable()) [[likely]]
       return state;
-    }
+    states_.fetch_sub(1, std::memory_order_relaxed);  // a statistic
+    delete state;                                     // of the parent of this forked child
   }
-  auto state = std::make_unique<RunState>(program_, HostMemory::process());
+  auto state = std::make_unique<RunState>(program_, device_);
   state->walk = new_walk();
   for (size_t slot = 0; slot < weights_.size(); ++slot) state->slots[slot].data = weights_[slot];
   states_.fetch_add(1, std::memory_order_relaxed);  // a statistic
@@ -87,7 +111,10 @@ Status Executor::run(RunState& state) {
   state.last_poll_ns_ = 0;
   state.failed_node = -1;
   active_runs_.fetch_add(1, std::memory_order_relaxed);
-  const bool has_failed = state.walk->run(state);
+  bool has_failed = state.walk->run(state);
+  // Whether all went well is known when the device is done, and only then may memory go.
+  if (Status status = state.stream->synchronize(); !status.is_ok()) [[unlikely]]
+    has_failed = state.fail(std::move(status));
   active_runs_.fetch_sub(1, std::memory_order_relaxed);
   if (has_failed) [[unlikely]] {
     name_failure(state);
@@ -96,7 +123,7 @@ Status Executor::run(RunState& state) {
   const int64_t end_ns = coarse_now_ns();
   last_run_ns_.store(end_ns, std::memory_order_relaxed);
   state.settle_memory(end_ns);
-  if (state.allocator.held_bytes() > IdleTrim::kKeptBytes) IdleTrim::process().arm();
+  if (state.held_bytes() > IdleTrim::kKeptBytes) IdleTrim::process().arm();
   state.terminate = nullptr;
   return std::move(state.status);
 }
@@ -113,12 +140,12 @@ void Executor::name_failure(RunState& state) {
 size_t Executor::trim(size_t kept_bytes) {
   size_t bytes = 0;
   if (RunState* state = hot_.exchange(nullptr, std::memory_order_acquire)) {  // as in lease
-    bytes += state->allocator.trim(kept_bytes);
+    bytes += state->trim(kept_bytes);
     give_back(state);
   }
   const std::unique_lock<std::mutex> held(lock_, std::try_to_lock);
   if (!held.owns_lock()) return bytes;  // as in give_back
-  for (const auto& state : idle_) bytes += state->allocator.trim(kept_bytes);
+  for (const auto& state : idle_) bytes += state->trim(kept_bytes);
   return bytes;
 }
 
@@ -126,7 +153,7 @@ Executor::Statistics Executor::statistics() {
   Statistics total{states_.load(std::memory_order_relaxed), 0, 0, 0, 0};  // a statistic
   const auto add = [&](const RunState& state) {
     const AllocatorStatistics one = state.allocator.statistics();
-    total.held_bytes += one.held_bytes;
+    total.held_bytes += state.held_bytes();
     total.allocations += one.allocations;
     total.growths += one.growths;
     total.peak_bytes = std::max(total.peak_bytes, state.recent_peak_bytes());

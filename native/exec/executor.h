@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "device/cpu_device.h"
 #include "exec/executor_kind.h"
 #include "exec/run_state.h"
 #include "exec/topological.h"
@@ -23,8 +24,9 @@ namespace grainline {
 // Weights are set before the first lease and constant from then on.
 class Executor {
  public:
-  // options: such that choose_kind accepts them.
-  Executor(std::shared_ptr<const Program> program, const ExecutorOptions& options);
+  // options: such that choose_kind accepts them. device outlives the executor.
+  Executor(std::shared_ptr<const Program> program, const ExecutorOptions& options,
+           Device& device = CpuDevice::process());
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
@@ -35,6 +37,10 @@ class Executor {
 
   // The memory behind a weight slot; the caller keeps it alive. Before the first lease.
   void set_weight(size_t slot, std::byte* data) { weights_[slot] = data; }
+  // The slot holds a copy of `data` in the memory of the device. `data` must stay until
+  // finish_weights, which waits for all copies. Before the first lease.
+  Status copy_weight(size_t slot, const std::byte* data, size_t size_bytes);
+  Status finish_weights();
 
   // The state's inputs are to be bound, then run, then its output slots read, then given back.
   RunState* lease();
@@ -60,15 +66,25 @@ class Executor {
   Statistics statistics();
 
  private:
+  // Weights in the memory of the device, and the stream that copies them.
+  struct DeviceWeights {
+    explicit DeviceWeights(Device& device);
+    std::unique_ptr<Stream> stream;
+    CachingAllocator allocator;
+  };
+
+  RunState* idle_state();
   std::unique_ptr<Walk> new_walk() const;
   void name_failure(RunState& state);
 
   std::shared_ptr<const Program> program_;
+  Device& device_;
   const int thread_limit_;
   ExecutorKind kind_;
   std::optional<TopologicalPlan> topological_;
   std::optional<WorkerPlan> workers_;
   std::vector<std::byte*> weights_;  // by slot
+  std::optional<DeviceWeights> device_weights_;
   std::atomic<RunState*> hot_{nullptr};
   std::mutex lock_;
   std::vector<std::unique_ptr<RunState>> idle_;

@@ -209,6 +209,7 @@ void RunState::tile_launch(size_t launch) {
     *argument++ = static_cast<uint64_t>(value(p.words[static_cast<size_t>(w)]));
   for (int64_t w = best->word_begin; w < best->word_end; ++w)
     *argument++ = static_cast<uint64_t>(value(p.words[static_cast<size_t>(w)]));
+  argument_words[launch] = static_cast<size_t>(argument - dispatches[launch].args);
 }
 
 }  // namespace grainline

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "exec/copies.h"
 #include "exec/run_state.h"
 #include "memory/output_pool.h"
 
@@ -60,9 +61,13 @@ bool launch(RunState& state, const Node& node) {
     *argument++ = reinterpret_cast<uint64_t>(slot_of(state, view.slot).data) +
                   static_cast<uint64_t>(state.value(view.offset));
   }
-  const int32_t fault = Pool::process().dispatch(dispatch);
-  if (fault != 0) [[unlikely]]
-    return state.fail(status_of_fault(fault));
+  ArgumentWords words{state.argument_words[index], {}};
+  if (row.copy_flow >= 0) {
+    const CopyFlowState& flow = state.copy_flows[static_cast<size_t>(row.copy_flow)];
+    words = {words.count + flow.embedded_words, flow.inner};
+  }
+  if (Status status = state.stream->launch(dispatch, words, {}); !status.is_ok()) [[unlikely]]
+    return state.fail(std::move(status));
   return state.charge(state.costs_ps[index]);
 }
 
@@ -89,9 +94,11 @@ bool copy_memory(RunState& state, const Node& node) {
   const CopyRow& row = state.program().copies[static_cast<size_t>(node.a)];
   const auto size_bytes = static_cast<size_t>(state.value(row.size_bytes));
   if (size_bytes == 0) return false;
-  std::memcpy(slot_of(state, row.target).data + state.value(row.target_offset),
-              slot_of(state, row.source).data + state.value(row.source_offset), size_bytes);
-  return false;
+  Status status =
+      state.stream->copy(slot_of(state, row.target).data + state.value(row.target_offset),
+                         slot_of(state, row.source).data + state.value(row.source_offset),
+                         size_bytes, CopyKind::within_device);
+  return !status.is_ok() && state.fail(std::move(status));
 }
 
 // a: slot, b: it holds an object
@@ -153,6 +160,20 @@ constexpr KernelType kKernels[] = {
     {"Enter", "", control_point},
     {"Exit", "", control_point},
     {"MoveSlot", "memory", move_slot},
+    {"AllocMemHost", "memory", alloc_memory},
+    {"CopyH2D", "memory", copy_h2d, !kHoldsAddress, kMayPark},
+    {"MakeSureTensorAtDevice", "memory", copy_h2d, !kHoldsAddress, kMayPark},
+    {"CalcDeviceCopySizes", "", calc_device_copy_sizes},
+    {"AllocMemHbm", "memory", alloc_mem_hbm, !kHoldsAddress, kMayPark},
+    {"ShareH2DCopyResult", "memory", share_h2d_copy_result},
+    {"LaunchH2DCopy", "launch", launch_h2d_copy},
+    {"CopyFlowLaunch", "memory", copy_flow_launch, !kHoldsAddress, kMayPark},
+    {"CalcCopyFlowAllocSizes", "", calc_copy_flow_alloc_sizes},
+    {"AllocCopyFlowHbm", "memory", alloc_copy_flow_hbm, !kHoldsAddress, kMayPark},
+    {"PrepareCopyFlowResult", "memory", prepare_copy_flow_result},
+    {"LaunchCopyFlowH2D", "launch", launch_copy_flow_h2d},
+    {"CopyD2H", "memory", copy_d2h},
+    {"EnsureTensorAtOutMemory", "memory", ensure_tensor_at_out_memory},
 };
 
 }  // namespace

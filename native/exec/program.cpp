@@ -4,6 +4,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "exec/copies.h"
 #include "exec/kernels.h"
 
 namespace grainline {
@@ -87,7 +88,8 @@ struct Bounds {
     return l.variant_begin < l.variant_end &&
            is_range(l.variant_begin, l.variant_end, p.variants.size()) &&
            is_range(l.word_begin, l.word_end, p.words.size()) &&
-           is_range(l.view_begin, l.view_end, p.views.size()) && text(l.key);
+           is_range(l.view_begin, l.view_end, p.views.size()) && text(l.key) &&
+           (l.copy_flow < 0 || is_index(l.copy_flow, p.copy_flows.size()));
   }
   bool holds(const VariantRow& v) const {
     return is_index(v.key, p.tile_kernels.size()) && value(v.blocks) && value(v.cost_ps) &&
@@ -102,6 +104,24 @@ struct Bounds {
   bool holds(const CopyRow& c) const {
     return slot(c.source) && slot(c.target) && value(c.source_offset) && value(c.target_offset) &&
            value(c.size_bytes);
+  }
+  bool holds(const TensorCopyRow& c) const {
+    return slot(c.source) && slot(c.target) && value(c.size) &&
+           is_range(c.position_begin, c.position_end, p.positions.size());
+  }
+  bool holds(const CopyFlowRow& f) const {
+    if (!is_index(f.launch, p.launches.size()) ||
+        !is_range(f.tensor_begin, f.tensor_end, p.tensor_copies.size()))
+      return false;
+    const LaunchRow& launch = p.launches[static_cast<size_t>(f.launch)];
+    const int64_t flow = &f - p.copy_flows.data();
+    const auto views = static_cast<size_t>(launch.view_end - launch.view_begin);
+    for (int64_t c = f.tensor_begin; c < f.tensor_end; ++c) {
+      const TensorCopyRow& copy = p.tensor_copies[static_cast<size_t>(c)];
+      for (int64_t i = copy.position_begin; i < copy.position_end; ++i)
+        if (!is_index(p.positions[static_cast<size_t>(i)], views)) return false;
+    }
+    return launch.copy_flow == flow && f.tensor_begin < f.tensor_end;
   }
   bool holds(const NodeRow& n) const {
     return is_index(n.kernel, kernel_types().size()) && text(n.kernel_name) && text(n.compute_node);
@@ -136,8 +156,8 @@ bool is_well_formed(const Program& p) {
          bounds.all(p.checks) && bounds.all(p.sources) && bounds.all(p.slots) &&
          bounds.all(p.inputs) && bounds.all(p.outputs) && bounds.all(p.launches) &&
          bounds.all(p.variants) && bounds.all(p.views) && bounds.all(p.host_calls) &&
-         bounds.all(p.copies) && bounds.all(p.node_rows) && bounds.all_values(p.dim_values) &&
-         bounds.all_values(p.words);
+         bounds.all(p.copies) && bounds.all(p.tensor_copies) && bounds.all(p.copy_flows) &&
+         bounds.all(p.node_rows) && bounds.all_values(p.dim_values) && bounds.all_values(p.words);
 }
 
 void resolve_nodes(Program* p) {
@@ -148,7 +168,8 @@ void resolve_nodes(Program* p) {
   }
 }
 
-// Arguments of a launch: its views, its words, then the words of its largest variant.
+// Arguments of a launch: its views, its words, then the words of its largest variant, then the room
+// for what its copy flow embeds.
 void place_arguments(Program* p) {
   int64_t at = 0;
   for (const LaunchRow& launch : p->launches) {
@@ -157,6 +178,7 @@ void place_arguments(Program* p) {
     for (int64_t v = launch.variant_begin; v < launch.variant_end; ++v)
       variant_words = std::max(variant_words, p->variants[v].word_end - p->variants[v].word_begin);
     at += launch.view_end - launch.view_begin + launch.word_end - launch.word_begin + variant_words;
+    if (launch.copy_flow >= 0) at += static_cast<int64_t>(kMostEmbeddedWords);
   }
   p->argument_begin.push_back(at);
 }
@@ -179,6 +201,9 @@ void read_tables(Reader& reader, Program* p) {
   reader.table(&p->host_calls);
   reader.table(&p->slot_lists);
   reader.table(&p->copies);
+  reader.table(&p->tensor_copies);
+  reader.table(&p->copy_flows);
+  reader.table(&p->positions);
   reader.table(&p->node_rows);
   reader.table(&p->node_workers);
   reader.table(&p->watchers.offsets);

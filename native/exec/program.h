@@ -20,7 +20,7 @@ namespace grainline {
 class RunState;
 
 inline constexpr int64_t kProgramMagic = 0x4E4C5247;
-inline constexpr int64_t kProgramFormat = 3;
+inline constexpr int64_t kProgramFormat = 4;
 
 // Values: constants first, then one per instruction, sorted by group.
 enum class Operation : int64_t { dim, add, sub, mul, floordiv, mod, min, max };
@@ -53,7 +53,7 @@ struct Source {
   int64_t slot, rank, first_dim;
 };
 struct SlotRow {
-  int64_t kind, rank, first_dim_value, itemsize, label;
+  int64_t kind, rank, first_dim_value, itemsize, label, is_on_host;
 };
 struct InputRow {
   int64_t name, slot, rank, first_dim, default_slot, is_object;
@@ -63,6 +63,7 @@ struct OutputRow {
 };
 struct LaunchRow {
   int64_t variant_begin, variant_end, word_begin, word_end, view_begin, view_end, key, tiling_slot;
+  int64_t copy_flow;  // whose results travel in the words of this launch, or -1
 };
 struct VariantRow {
   int64_t key, blocks, cost_ps, scratch_bytes, traffic_bytes, task_ps, word_begin, word_end;
@@ -75,6 +76,15 @@ struct HostCallRow {
 };
 struct CopyRow {
   int64_t source, source_offset, target, target_offset, size_bytes;
+};
+// One tensor on its way to the device; size: value. positions: the words of the launch that are
+// addresses in it, of a tensor in a copy flow.
+struct TensorCopyRow {
+  int64_t source, target, size, position_begin, position_end;
+};
+// The tensors that are copied for one launch.
+struct CopyFlowRow {
+  int64_t launch, tensor_begin, tensor_end;
 };
 struct NodeRow {
   int64_t kernel, a, b, c, d, node_id, kernel_name, compute_node;
@@ -108,6 +118,9 @@ struct Program {
   std::vector<HostCallRow> host_calls;
   std::vector<int64_t> slot_lists;
   std::vector<CopyRow> copies;
+  std::vector<TensorCopyRow> tensor_copies;
+  std::vector<CopyFlowRow> copy_flows;
+  std::vector<int64_t> positions;
   std::vector<NodeRow> node_rows;  // in static order; a row's number is its execution id
   std::vector<NodeWorkers> node_workers;
   IdRows watchers;   // row i: who waits for node i, one entry per edge

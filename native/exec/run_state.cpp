@@ -5,12 +5,17 @@
 
 #include "base/clock.h"
 #include "exec/executor_kind.h"
+#include "memory/host_memory.h"
 #include "memory/output_pool.h"
 
 namespace grainline {
 
-RunState::RunState(std::shared_ptr<const Program> program, MemorySource& memory)
-    : allocator(memory, stream), program_(std::move(program)) {
+RunState::RunState(std::shared_ptr<const Program> program, Device& run_on)
+    : device(run_on),
+      stream(run_on.create_stream()),
+      allocator(run_on.memory(), *stream, {.poisons = run_on.is_checked()}),
+      host_allocator(HostMemory::process(), host_order),
+      program_(std::move(program)) {
   const Program& p = *program_;
   slots.resize(p.slots.size());
   values.resize(p.value_count());
@@ -19,6 +24,9 @@ RunState::RunState(std::shared_ptr<const Program> program, MemorySource& memory)
   costs_ps.resize(p.launches.size());
   variants.resize(p.launches.size());
   arguments.resize(static_cast<size_t>(p.argument_begin.back()));
+  argument_words.resize(p.launches.size());
+  copies.resize(p.tensor_copies.size());
+  copy_flows.resize(p.copy_flows.size());
   input_dims_.resize(p.inputs.size());
   dims_.resize(p.dim_count());
   seen_dims_.resize(p.dim_count());
@@ -64,18 +72,40 @@ void RunState::blame(size_t node) {
 
 bool RunState::allocate(int32_t slot, int64_t size_bytes) {
   MemoryBlock* block = nullptr;
-  Status refusal = allocator.allocate(static_cast<size_t>(size_bytes), &block);
-  if (block == nullptr) [[unlikely]] {
+  if (take(slot, size_bytes, &block)) return true;
+  SlotState& state = slots[static_cast<size_t>(slot)];
+  state.data = block->data;
+  state.block = block;
+  return false;
+}
+
+bool RunState::take(int32_t slot, int64_t size_bytes, MemoryBlock** block) {
+  Status refusal = allocator_of(slot).allocate(static_cast<size_t>(size_bytes), block);
+  if (*block == nullptr) [[unlikely]] {
     refusal.add_context("'" + program_->string(program_->slots[static_cast<size_t>(slot)].label) +
                         "'");
     return fail(std::move(refusal));
   }
-  SlotState& state = slots[static_cast<size_t>(slot)];
-  state.data = block->data;
-  state.block = block;
-  live_bytes_ += block->capacity_bytes;
+  live_bytes_ += (*block)->capacity_bytes;
   peak_bytes_ = std::max(peak_bytes_, live_bytes_);
   return false;
+}
+
+void RunState::give_back(int32_t slot, MemoryBlock* block) {
+  if (block->uses == 1) live_bytes_ -= block->capacity_bytes;
+  allocator_of(slot).free(block);
+}
+
+void RunState::own(int32_t slot, std::byte* data, MemoryBlock* block) {
+  free(slot);
+  slots[static_cast<size_t>(slot)].data = data;
+  slots[static_cast<size_t>(slot)].block = block;
+}
+
+void RunState::share(int32_t from, int32_t to) {
+  const SlotState source = slots[static_cast<size_t>(from)];
+  if (source.block != nullptr) allocator_of(from).share(source.block);
+  own(to, source.data, source.block);
 }
 
 void RunState::free(int32_t slot) {
@@ -86,10 +116,7 @@ void RunState::free(int32_t slot) {
 
 void RunState::free_holding_address(int32_t slot) {
   SlotState& state = slots[static_cast<size_t>(slot)];
-  if (state.block == nullptr) return;
-  live_bytes_ -= state.block->capacity_bytes;
-  allocator.free(state.block);
-  state.block = nullptr;
+  if (state.block != nullptr) give_back(slot, std::exchange(state.block, nullptr));
 }
 
 void RunState::release_object(int32_t slot) {
@@ -114,6 +141,10 @@ void RunState::clean_up() {
     if (kind == SlotKind::object) release_object(static_cast<int32_t>(slot));
     if (kind == SlotKind::memory || kind == SlotKind::workspace) free(static_cast<int32_t>(slot));
   }
+  for (size_t tensor = 0; tensor < copies.size(); ++tensor)
+    if (copies[tensor].block != nullptr)
+      give_back(static_cast<int32_t>(program_->tensor_copies[tensor].target),
+                std::exchange(copies[tensor].block, nullptr));
   drop_outputs();
 }
 
@@ -127,6 +158,11 @@ void RunState::drop_outputs() {
   }
 }
 
+void RunState::await_device() {
+  if (stream->is_inline() || !stream->record(looked_at).is_ok()) return;
+  static_cast<void>(looked_at.synchronize());
+}
+
 void RunState::settle_memory(int64_t now_ns) {
   if (now_ns - window_begin_ns_ > kWindowNs) {
     last_window_peak_bytes_ = now_ns - window_begin_ns_ > 2 * kWindowNs ? 0 : window_peak_bytes_;
@@ -136,8 +172,12 @@ void RunState::settle_memory(int64_t now_ns) {
   window_peak_bytes_ = std::max(window_peak_bytes_, peak_bytes_);
   peak_bytes_ = 0;
   const size_t recent_bytes = recent_peak_bytes();
-  if (allocator.held_bytes() > 2 * recent_bytes + kSlackBytes) [[unlikely]]
-    allocator.trim(recent_bytes);
+  if (held_bytes() > 2 * recent_bytes + kSlackBytes) [[unlikely]]
+    trim(recent_bytes);
+}
+
+size_t RunState::trim(size_t kept_bytes) {
+  return allocator.trim(kept_bytes) + host_allocator.trim(0);
 }
 
 size_t RunState::recent_peak_bytes() const {

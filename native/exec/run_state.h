@@ -14,7 +14,9 @@
 
 #include "base/status.h"
 #include "cost/launch.h"
+#include "device/device.h"
 #include "device/inline_stream.h"
+#include "exec/copies.h"
 #include "exec/observer.h"
 #include "exec/program.h"
 #include "exec/walk.h"
@@ -48,7 +50,8 @@ struct Host {
 
 class RunState {
  public:
-  RunState(std::shared_ptr<const Program> program, MemorySource& memory);
+  // device outlives the state.
+  RunState(std::shared_ptr<const Program> program, Device& run_on);
   ~RunState();
   RunState(const RunState&) = delete;
   RunState& operator=(const RunState&) = delete;
@@ -64,8 +67,14 @@ class RunState {
   // After fail by the same thread: the node that it was. Ignored for all but the first failure.
   void blame(size_t node);
 
-  // Records a block of the allocator and the peak of this run.
+  // Records a block of the slot's allocator and the peak of this run.
   bool allocate(int32_t slot, int64_t size_bytes);
+  // The same without giving it to the slot.
+  bool take(int32_t slot, int64_t size_bytes, MemoryBlock** block);
+  // The slot frees what it has and gets this; block may be nullptr: a borrowed address.
+  void own(int32_t slot, std::byte* data, MemoryBlock* block);
+  // `to` becomes one more owner of what `from` holds.
+  void share(int32_t from, int32_t to);
   void free(int32_t slot);
   // The block goes back, the raw address stays until the slot is filled again.
   void free_holding_address(int32_t slot);
@@ -78,8 +87,14 @@ class RunState {
   void clean_up();
   // Releases the results that nobody took over: memory of outputs, objects that are outputs.
   void drop_outputs();
+  // For who looks at memory in the middle of a run: waits until what was submitted is done. What
+  // failed is reported by the end of the run.
+  void await_device();
   // Counters of the run that ended at now_ns; gives memory back after a spike.
   void settle_memory(int64_t now_ns);
+  // Gives idle memory back, but for kept_bytes of the device's; returns the bytes.
+  size_t trim(size_t kept_bytes);
+  size_t held_bytes() const { return allocator.held_bytes() + host_allocator.held_bytes(); }
   // The most memory that a run of the last one or two windows of kWindowNs used at a time.
   size_t recent_peak_bytes() const;
   // Whether the user wants the run to end; then it has failed.
@@ -101,15 +116,22 @@ class RunState {
 
   std::vector<SlotState> slots;
   std::vector<int64_t> values;
-  std::vector<Dispatch> dispatches;  // per launch, filled by its tiling
-  std::vector<int64_t> costs_ps;     // per launch, of the chosen variant
-  std::vector<int64_t> variants;     // per launch, the chosen one, counted from its first
-  std::vector<uint64_t> arguments;   // of all launches, at Program::argument_begin
-  std::vector<uint32_t> choices;     // per node: the branch that a switch chose; none: no switches
-  Observer* observer = nullptr;      // null: nobody watches
-  InlineStream stream;
+  std::vector<Dispatch> dispatches;    // per launch, filled by its tiling
+  std::vector<int64_t> costs_ps;       // per launch, of the chosen variant
+  std::vector<int64_t> variants;       // per launch, the chosen one, counted from its first
+  std::vector<uint64_t> arguments;     // of all launches, at Program::argument_begin
+  std::vector<size_t> argument_words;  // per launch, of the chosen variant
+  std::vector<CopyState> copies;
+  std::vector<CopyFlowState> copy_flows;
+  std::vector<uint32_t> choices;  // per node: the branch that a switch chose; none: no switches
+  Observer* observer = nullptr;   // null: nobody watches
+  Device& device;
+  Event looked_at;  // of await_device
+  const std::unique_ptr<Stream> stream;
   CachingAllocator allocator;
-  std::unique_ptr<Walk> walk;  // set by whoever makes the state
+  InlineStream host_order;          // the host uses its memory in the order of the calls
+  CachingAllocator host_allocator;  // of slots that are on the host
+  std::unique_ptr<Walk> walk;       // set by whoever makes the state
   Host host;
   // Nonzero ends the run. Set by any thread, read between nodes; relaxed: it carries no data.
   const std::atomic<int32_t>* terminate = nullptr;
@@ -130,6 +152,11 @@ class RunState {
   static constexpr int64_t kWindowNs = 2'000'000'000;
   static constexpr size_t kSlackBytes = 16 << 20;
 
+  CachingAllocator& allocator_of(int32_t slot) {
+    const bool is_on_host = program_->slots[static_cast<size_t>(slot)].is_on_host != 0;
+    return is_on_host ? host_allocator : allocator;
+  }
+  void give_back(int32_t slot, MemoryBlock* block);
   bool poll();
   bool observe(const Group& group, size_t index);
   bool evaluate(const Group& group);

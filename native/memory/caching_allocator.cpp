@@ -22,12 +22,13 @@ CachingAllocator::CachingAllocator(MemorySource& source, StreamOrder& stream, Op
     : pages_(source, options.limit_bytes),
       stream_(stream),
       synchronize_timeout_ns_(options.synchronize_timeout_ns),
-      poisons_(options.poisons) {
+      may_poison_(options.poisons) {
   set_gate(nullptr);
 }
 
 void CachingAllocator::set_gate(RecycleGate* gate) noexcept {
   gate_ = gate;
+  poisons_ = may_poison_ && gate == nullptr;
   pages_.set_forbids_idle(gate == nullptr && stream_.is_inline());
 }
 

@@ -20,7 +20,9 @@ class CachingAllocator final : public Allocator {
     size_t limit_bytes = SIZE_MAX;  // the pool never holds more
     int64_t synchronize_timeout_ns = kNoTimeout;
     // The stream overwrites what is handed out with kPoison: a launch that is submitted later and
-    // still needs what lay there computes nonsense, where it might go unnoticed otherwise.
+    // still needs what lay there computes nonsense, where it might go unnoticed otherwise. Not
+    // while there is a gate: a Free may then run before the last launch that reads its memory is
+    // submitted, and so would the overwriting.
     bool poisons = false;
   };
 
@@ -60,7 +62,8 @@ class CachingAllocator final : public Allocator {
   RecycleGate* gate_ = nullptr;
   std::vector<CachingAllocator*> peers_;
   const int64_t synchronize_timeout_ns_;
-  const bool poisons_;
+  const bool may_poison_;
+  bool poisons_ = false;  // may_poison_ and no gate
   uint64_t waits_ = 0;
 };
 

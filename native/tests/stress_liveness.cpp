@@ -250,7 +250,7 @@ class Bench {
     stage.delays.resize(graph.nodes.size());
     program_ = program_of_graph(graph, stage.order, workers > 0);
     if (workers > 0) plan_ = std::make_unique<WorkerPlan>(*program_, workers);
-    state_ = std::make_unique<RunState>(program_, source_);
+    state_ = std::make_unique<RunState>(program_, device_);
     if (plan_)
       state_->walk = std::make_unique<WorkerTeam>(*plan_, *program_);
     else
@@ -277,6 +277,7 @@ class Bench {
 
  private:
   CappedSource source_;
+  CpuDevice device_{source_};
   std::shared_ptr<const Program> program_;
   std::unique_ptr<WorkerPlan> plan_;
   std::unique_ptr<RunState> state_;

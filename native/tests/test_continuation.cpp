@@ -49,7 +49,8 @@ Status run_case(const Case& test, int workers, EventLog* log = nullptr) {
   CappedSource source(test.capacity_units * kUnit);
   const auto program = program_of(test.nodes, 8);
   const WorkerPlan plan(*program, static_cast<size_t>(workers));
-  RunState state(program, source);
+  CpuDevice device(source);
+  RunState state(program, device);
   state.walk = std::make_unique<WorkerTeam>(plan, *program);
   ToyCells cells(*program);
   state.host.context = &cells;

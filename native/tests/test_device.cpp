@@ -22,7 +22,7 @@ TEST(cpu_stream_does_everything_at_once_and_in_order) {
     return 0;
   };
   const uint64_t args[] = {reinterpret_cast<uint64_t>(target.data())};
-  EXPECT(stream->launch({twice, args, 1000, 10, 2, nullptr, 0}, 1, {}).is_ok(), "a launch");
+  EXPECT(stream->launch({twice, args, 1000, 10, 2, nullptr, 0}, {1, {}}, {}).is_ok(), "a launch");
   EXPECT(target[999] == 1998 && target[1] == 2, "has its effects at once");
   EXPECT(stream->copy(target.data() + 1, target.data(), 3996, CopyKind::within_device).is_ok(),
          "overlapping");

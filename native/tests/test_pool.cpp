@@ -134,7 +134,7 @@ TEST(first_fault_is_returned_and_the_rest_skipped) {
     EXPECT(after.every_block_once(), "and runs everything");
   }
   InlineStream stream;
-  EXPECT(stream.launch({kernel, nullptr, 9, 1, 2, nullptr, 0}, 0, {}).code() ==
+  EXPECT(stream.launch({kernel, nullptr, 9, 1, 2, nullptr, 0}, {}, {}).code() ==
              StatusCode::divide_by_zero,
          "a stream says it as a status");
 }

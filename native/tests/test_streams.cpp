@@ -36,7 +36,7 @@ int32_t divide_by_zero(const uint64_t*, int64_t, int64_t, void*) {
 Status add(Stream& stream, std::byte* data, int64_t count, int64_t number) {
   const uint64_t args[] = {reinterpret_cast<uint64_t>(data), static_cast<uint64_t>(number)};
   const MemoryAccess accesses[] = {{data, static_cast<size_t>(count) * sizeof(int64_t), true}};
-  return stream.launch({add_to_all, args, count, 64, 2, nullptr, 0}, 2, accesses);
+  return stream.launch({add_to_all, args, count, 64, 2, nullptr, 0}, {2, {}}, accesses);
 }
 
 struct Held {
@@ -78,7 +78,7 @@ TEST(first_failure_is_kept_what_follows_is_skipped_then_all_is_well) {
   std::vector<int64_t> data(10, 1);
   auto* bytes = reinterpret_cast<std::byte*>(data.data());
   Event event;
-  EXPECT(stream->launch({divide_by_zero, nullptr, 1, 1, 1, nullptr, 0}, 0, {}).is_ok(),
+  EXPECT(stream->launch({divide_by_zero, nullptr, 1, 1, 1, nullptr, 0}, {}, {}).is_ok(),
          "the submission succeeds");
   EXPECT(add(*stream, bytes, 10, 5).is_ok(), "so does the next");
   EXPECT(stream->record(event).is_ok() && event.synchronize().is_ok(), "marks are still reached");
@@ -138,7 +138,8 @@ TEST(launch_arguments_are_read_during_the_call) {
   uint64_t args[] = {reinterpret_cast<uint64_t>(data), 7};
   {
     const Held held(device);
-    EXPECT(stream->launch({add_to_all, args, 4, 1, 1, nullptr, 0}, 2, {}).is_ok(), "submitted");
+    EXPECT(stream->launch({add_to_all, args, 4, 1, 1, nullptr, 0}, {2, {}}, {}).is_ok(),
+           "submitted");
     args[0] = args[1] = 0;
   }
   EXPECT(stream->synchronize().is_ok(), "ran");

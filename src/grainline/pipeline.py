@@ -29,6 +29,7 @@ from grainline.compiled import CompiledModel
 from grainline.execgraph.ir import ExecuteGraph, Variant
 from grainline.execgraph.passes import PassOptions, optimise
 from grainline.execgraph.passes.remove_launch_free_edge import explain as explain_edges
+from grainline.execgraph.placement import place_on_discrete
 from grainline.graph.ir import Graph
 from grainline.graph.lookups import lookups_of
 from grainline.graph.passes import run_passes
@@ -42,6 +43,7 @@ from grainline.plan.panels import PANEL, pack_panels, pack_quads
 from grainline.plan.planner import plan
 from grainline.plan.target import Target, host_target
 from grainline.plan.types import PlanResult
+from grainline.runtime.device import device_of
 from grainline.runtime.executor import ModelExecutor
 from grainline.tile.ir import TileProgram
 from grainline.tile.text import canonical, to_text
@@ -73,8 +75,10 @@ def compile_graph(
     with step("compile"):
         compiled = compile_kernels(kernels.emitted(), store)
     with step("tidy"):
+        is_discrete = options.device_name == "discrete"
+        placed = place_on_discrete(lowered.graph) if is_discrete else lowered.graph
         passes = PassOptions(is_multi_worker=is_multi_worker(workers=options.workers))
-        execute_graph = optimise(lowered.graph, passes, after=show_execute_graph)
+        execute_graph = optimise(placed, passes, after=show_execute_graph)
     edges = explain_edges(execute_graph) if passes.is_multi_worker else []
     explanation = "\n".join([*lowered.notes, *edges, "", *kernels.explain(compiled)])
     with step("pack and load"):
@@ -86,6 +90,7 @@ def compile_graph(
             threads=options.threads or 0,
             executor=options.executor or "auto",
             workers=options.workers or 0,
+            device=device_of(options),
         )
         model = CompiledModel(imported.info, executor, explanation, lookups_of(graph), data)
     if spot is not None:

@@ -5,9 +5,9 @@ model's description; the machine code is found through the kernel entries it nam
 entries are hash-checked (see `codegen/cache.py`), which is what makes unpickling them as safe as running their code.
 
 The key covers the model (content of bytes; path, size, times and inode of a file), the memory that its limits were
-made for, whether its graph is for several workers, the processor and its prices, the LLVM wheel, and every source file
-of this package. Weights are not stored: a recipe says where in the model they lie and what is computed from them. A
-model with host operators or external data is not saved.
+made for, whether its graph is for several workers and for which device, the processor and its prices, the LLVM wheel,
+and every source file of this package. Weights are not stored: a recipe says where in the model they lie and what is
+computed from them. A model with host operators or external data is not saved.
 Whatever goes wrong while loading means "not saved".
 """
 
@@ -37,6 +37,7 @@ from grainline.graph.ir import ModelInfo
 from grainline.graph.lookups import Lookup
 from grainline.plan.machine import machine_of, use_machine
 from grainline.plan.target import host_target
+from grainline.runtime.device import device_of
 from grainline.runtime.executor import ModelExecutor
 
 MAGIC = b"GRAINLINE"
@@ -95,7 +96,8 @@ def locate(source: Any, options: Options) -> Spot | None:
     shape = is_multi_worker(workers=options.workers)  # its graph has other kernels and fewer edges
     target = host_target(store.folder)
     processor = (target.cpu, target.features, machine_of(target))
-    digest = hashlib.sha256(repr((identity, memory_bytes(), shape, processor, _environment())).encode()).hexdigest()
+    place = (shape, options.device_name or "cpu")
+    digest = hashlib.sha256(repr((identity, memory_bytes(), place, processor, _environment())).encode()).hexdigest()
     return Spot(store, f"model-{digest}", data)
 
 
@@ -118,6 +120,7 @@ def load(spot: Spot, options: Options) -> CompiledModel | None:
             executor=options.executor or "auto",
             workers=options.workers or 0,
             packed=record.packed,
+            device=device_of(options),
         )
         return CompiledModel(record.info, executor, record.explanation, record.lookups, spot.data)
     except Exception:

@@ -157,6 +157,17 @@ EXECUTOR = Knob(
     "thread in a fixed order. All give the same bits.",
     _one_of(*EXECUTORS),
 )
+#: The host itself, and a stand-in accelerator with memory of its own (runtime/device.py).
+DEVICES = ("cpu", "discrete")
+
+DEVICE = Knob(
+    "GRAINLINE_DEVICE",
+    "cpu or discrete",
+    "cpu",
+    "Where a model computes. discrete: a stand-in accelerator on the host, whose memory is its own and whose work "
+    "completes later than it was submitted; it exercises copies and order. Both give the same bits.",
+    _one_of(*DEVICES),
+)
 MEMORY_LIMIT_MIB = Knob(
     "GRAINLINE_MEMORY_LIMIT_MIB",
     "integer >= 0",
@@ -189,6 +200,7 @@ ALL: tuple[Knob[Any], ...] = (
     MACHINE_FILE,
     DEBUG,
     EXECUTOR,
+    DEVICE,
     MEMORY_LIMIT_MIB,
     MAX_RUNTIME_CORE_NUMBER,
     ENABLE_DYNAMIC_SHAPE_MULTI_STREAM,
@@ -205,6 +217,7 @@ class Options:
     executor: str | None = None
     memory_limit_bytes: int | None = None
     workers: int | None = None
+    device: Any = None  # one of DEVICES, or a grainline.Device
 
     def __post_init__(self) -> None:
         _check_integer("threads", self.threads)
@@ -214,6 +227,19 @@ class Options:
             raise OptionError(
                 "the option executor cannot be used", expected=EXECUTOR.type_name, found=repr(self.executor)
             )
+
+        if self.device is not None and self.device_name not in DEVICES:
+            raise OptionError(
+                "the option device cannot be used",
+                expected=f"{DEVICE.type_name}, or a grainline.Device",
+                found=repr(self.device),
+            )
+
+    @property
+    def device_name(self) -> str | None:
+        """The name behind `device`, a string or an object with a name."""
+        name = self.device if isinstance(self.device, str) else getattr(self.device, "name", None)
+        return name if isinstance(name, str) else None
 
     def resolved(self, environ: Mapping[str, str] | None = None) -> Options:
         """The same options with every None replaced by what the environment says; threads 0 means all allowed."""
@@ -227,6 +253,7 @@ class Options:
             executor=executor,
             memory_limit_bytes=limit_mib << 20 if self.memory_limit_bytes is None else self.memory_limit_bytes,
             workers=workers,
+            device=DEVICE.read(environ) if self.device is None else self.device,
         )
 
 

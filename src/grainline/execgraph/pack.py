@@ -21,11 +21,12 @@ from typing import Any
 from grainline.base import dims
 from grainline.execgraph.ir import ExecuteGraph, ExecuteNode, Shape, Slot, Variant
 from grainline.execgraph.order import execution_order
-from grainline.execgraph.registry import SLOT_KINDS
+from grainline.execgraph.pack_copies import COPY_FLOW_CHAIN, H2D_CHAIN, CopyFlow, CopyTables, TensorCopy
+from grainline.execgraph.registry import KERNELS, SLOT_KINDS, Traits
 from grainline.execgraph.schedule import build_schedule
 from grainline.execgraph.values import ValueTable
 
-MAGIC, FORMAT = 0x4E4C5247, 3
+MAGIC, FORMAT = 0x4E4C5247, 4
 
 #: table -> numbers per row, in the order of the blob
 TABLES = {
@@ -35,17 +36,20 @@ TABLES = {
     "checks": 6,  # kind, observed, expected, place, text, note
     "group_launches": 1,  # launch
     "sources": 3,  # slot, rank, first dim
-    "slots": 5,  # kind, rank (-1 unknown), first of dim_values (-1 none), itemsize, label
+    "slots": 6,  # kind, rank (-1 unknown), first of dim_values (-1 none), itemsize, label, is_on_host
     "dim_values": 1,  # value
     "inputs": 6,  # name, slot, rank (-1 unknown), first dim, slot of the default (-1 none), is_object
     "outputs": 3,  # name, slot, is_object
-    "launches": 8,  # begin and end of: variants, words, views; key, tiling slot
+    "launches": 9,  # begin and end of: variants, words, views; key, tiling slot, copy flow (-1 none)
     "variants": 8,  # key number, blocks, cost, scratch, traffic, cost of a task, begin and end of words
     "words": 1,  # value
     "views": 2,  # slot, offset
     "host_calls": 5,  # host op, begin and end of: arguments, results (slot_lists)
     "slot_lists": 1,  # slot or -1
     "copies": 5,  # source, its offset, target, its offset, size
+    "tensor_copies": 5,  # source, target, size, begin and end of positions
+    "copy_flows": 3,  # launch, begin and end of tensor_copies
+    "positions": 1,  # argument position of a launch
     "nodes": 8,  # kernel, a, b, c, d, node id, kernel name, compute node
     "node_workers": 2,  # number in registry.WORKERS of the worker; of the worker when there are exactly three
     "watcher_offsets": 1,  # per node and the end: its first entry in watchers
@@ -73,6 +77,20 @@ KERNEL_NUMBERS = {
     "Enter": 14,
     "Exit": 15,
     "MoveSlot": 16,
+    "AllocMemHost": 17,
+    "CopyH2D": 18,
+    "MakeSureTensorAtDevice": 19,
+    "CalcDeviceCopySizes": 20,
+    "AllocMemHbm": 21,
+    "ShareH2DCopyResult": 22,
+    "LaunchH2DCopy": 23,
+    "CopyFlowLaunch": 24,
+    "CalcCopyFlowAllocSizes": 25,
+    "AllocCopyFlowHbm": 26,
+    "PrepareCopyFlowResult": 27,
+    "LaunchCopyFlowH2D": 28,
+    "CopyD2H": 29,
+    "EnsureTensorAtOutMemory": 30,
 }
 
 
@@ -110,7 +128,13 @@ class _Packer:
         self.slot_dims: dict[int, int] = {}
         self.tile_kernels: dict[int, tuple[str, ...]] = {}
         self.results: dict[int, tuple[Shape, ...]] = {}
-        self.node_values: list[tuple[str, int, int]] = []
+        self.on_host = {
+            slot
+            for node in graph.main
+            if node.kernel in KERNELS and Traits.HOST_PATH in KERNELS[node.kernel].traits
+            for slot in node.outputs
+        }
+        self.copies = CopyTables(graph)
 
     def pack(self) -> Packed:
         infers = sorted(
@@ -128,6 +152,10 @@ class _Packer:
         for node in self.order:
             if node.kernel == "Launch":
                 self._launch(node)
+        for flow in self.copies.flows:
+            self._copy_flow(flow)
+        for copy in self.copies.tensors:
+            self._tensor_copy(copy)
         nodes = [node for node in self.order if node.kernel != "Tiling"]
         for node in nodes:
             self._node(node)
@@ -195,7 +223,8 @@ class _Packer:
         itemsize = 0 if slot.dtype is None else slot.dtype.size_bytes
         rank = -1 if slot.shape is None else len(slot.shape)
         first = self.slot_dims.get(slot.id, -1)
-        self._row("slots", SLOT_KINDS.index(slot.kind), rank, first, itemsize, self._string(slot.label))
+        label, is_on_host = self._string(slot.label), int(slot.id in self.on_host)
+        self._row("slots", SLOT_KINDS.index(slot.kind), rank, first, itemsize, label, is_on_host)
 
     def _need_dims(self, slot_id: int) -> None:
         """The native side needs the shape of this slot as values."""
@@ -230,6 +259,7 @@ class _Packer:
             *(view_begin, len(self.rows["views"])),
             self._string(node.attributes["key"]),
             node.inputs[0],
+            self.copies.flow_of_tiling.get(node.inputs[0], -1),
         )
         self.launch_of_tiling[node.inputs[0]] = launch
         self.launch_group.append(max((self.values.group_of[v] for v in used), default=0))
@@ -299,6 +329,28 @@ class _Packer:
         size_bytes = size(node.attributes["size_bytes"], "the size of CopyMemory")
         return (self._row("copies", source, source_offset, target, target_offset, size_bytes),)
 
+    def _copy_flow(self, flow: CopyFlow) -> None:
+        self._row("copy_flows", self.launch_of_tiling[flow.tiling], flow.begin, flow.end)
+
+    def _tensor_copy(self, copy: TensorCopy) -> None:
+        label = self.graph.slots[copy.target].label
+        size = self.values.size(copy.size_bytes, f"the size of {label!r}")
+        self._row("tensor_copies", copy.source, copy.target, size, *self._list("positions", list(copy.positions)))
+
+    def _copy_tensors(self, node: ExecuteNode) -> tuple[int, ...]:
+        return self.copies.tensors_of(node)
+
+    def _copy_chain(self, node: ExecuteNode) -> tuple[int, ...]:
+        return (self.copies.tensor_of(node),)
+
+    def _copy_flow_part(self, node: ExecuteNode) -> tuple[int, ...]:
+        return (self.copies.flow_of(node),)
+
+    def _copy_home(self, node: ExecuteNode) -> tuple[int, ...]:
+        target = (*node.inputs, *node.outputs)[1]
+        size = self.values.size(node.attributes["size_bytes"], f"the size of {self.graph.slots[target].label!r}")
+        return node.inputs[0], target, self._value(size)
+
     def _free_memory(self, node: ExecuteNode) -> tuple[int, ...]:
         slot = self.graph.slots[node.released_slot]
         return slot.id, int(slot.kind == "object")
@@ -348,6 +400,7 @@ class _Packer:
         rows["views"] = [(slot, final[offset]) for slot, offset in rows["views"]]
         rows["variants"] = [(row[0], *(final[value] for value in row[1:-2]), *row[-2:]) for row in rows["variants"]]
         rows["copies"] = [(s, final[so], t, final[to], final[n]) for s, so, t, to, n in rows["copies"]]
+        rows["tensor_copies"] = [(s, t, final[n], *positions) for s, t, n, *positions in rows["tensor_copies"]]
         rows["nodes"] = [
             (row[0], *(_operand(row[0], position, row[1 + position], final) for position in range(4)), *row[5:])
             for row in rows["nodes"]
@@ -372,6 +425,9 @@ _VALUE_OPERANDS = {
     (KERNEL_NUMBERS["AllocMemory"], 1),
     (KERNEL_NUMBERS["AllocModelOutput"], 2),
     (KERNEL_NUMBERS["ExtentsTensor"], 1),
+    (KERNEL_NUMBERS["AllocMemHost"], 1),
+    (KERNEL_NUMBERS["CopyD2H"], 2),
+    (KERNEL_NUMBERS["EnsureTensorAtOutMemory"], 2),
 }
 
 
@@ -397,4 +453,9 @@ _OPERANDS: dict[str, Callable[[Any, ExecuteNode], tuple[int, ...]]] = {
     "Enter": _Packer._point,
     "Exit": _Packer._point,
     "MoveSlot": _Packer._move,
+    "AllocMemHost": _Packer._alloc_memory,
+    **dict.fromkeys(("CopyH2D", "MakeSureTensorAtDevice"), _Packer._copy_tensors),
+    **dict.fromkeys(H2D_CHAIN, _Packer._copy_chain),
+    **dict.fromkeys(("CopyFlowLaunch", *COPY_FLOW_CHAIN), _Packer._copy_flow_part),
+    **dict.fromkeys(("CopyD2H", "EnsureTensorAtOutMemory"), _Packer._copy_home),
 }

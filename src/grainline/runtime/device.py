@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from grainline.base.errors import OptionError
+from grainline.base.knobs import DEVICES, Options
 
 #: the longest wait that fits into 64 bits of nanoseconds
 LONGEST_TIMEOUT_S = 9e9
@@ -38,8 +39,9 @@ class Device:
     ) -> None:
         from grainline import _native
 
-        if name not in ("cpu", "discrete"):
+        if name not in DEVICES:
             raise OptionError("there is no such device", expected="'cpu' or 'discrete'", found=repr(name))
+        self._given: tuple[Any, ...] = (name, capacity_bytes, fragment_bytes, is_checked)
         given = {"capacity_bytes": capacity_bytes, "fragment_bytes": fragment_bytes, "is_checked": is_checked}
         if name == "cpu":
             if refused := [option for option, value in given.items() if value is not None]:
@@ -49,6 +51,10 @@ class Device:
         capacity = _count("capacity_bytes", capacity_bytes, 256 << 20, least=1)
         fragment = _count("fragment_bytes", fragment_bytes, 0, least=0)
         self.native = _native.DiscreteDevice(capacity, fragment, bool(is_checked))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy is another device of the same kind, with memory of its own."""
+        return _device, self._given
 
     @property
     def name(self) -> str:
@@ -84,6 +90,17 @@ class Device:
         if self.name != "discrete":
             raise OptionError("only the device 'discrete' can do that", found=repr(self.name))
         return self.native
+
+
+def device_of(options: Options) -> Device | None:
+    """The device that options name, made where only its name is given; None: the host."""
+    if isinstance(options.device, Device):
+        return options.device
+    return None if options.device in (None, "cpu") else Device(options.device)
+
+
+def _device(name: str, capacity_bytes: int | None, fragment_bytes: int | None, is_checked: bool | None) -> Device:
+    return Device(name, capacity_bytes=capacity_bytes, fragment_bytes=fragment_bytes, is_checked=is_checked)
 
 
 class Stream:

@@ -1,7 +1,8 @@
 """`ModelExecutor`: the Python face of one execution graph in the native core.
 
-States: *init* <-> *loaded*. `load` runs the Init container (weights), `run` the Main container, `unload` the DeInit
-container. A loaded executor may run in several threads at once; load and unload may not overlap with runs.
+States: *init* <-> *loaded*. `load` runs the Init container (weights, and their copies to the device), `run` the Main
+container, `unload` the DeInit container. A loaded executor may run in several threads at once; load and unload may not
+overlap with runs.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from grainline.base.dtypes import DType
 from grainline.base.errors import StateError
 from grainline.base.knobs import EXECUTORS, chosen_executor
 from grainline.execgraph.ir import ExecuteGraph, ExecuteNode, Shape
+from grainline.execgraph.order import execution_order
 from grainline.execgraph.pack import Packed, pack
 from grainline.runtime import hostcalls
+from grainline.runtime.device import Device
 from grainline.runtime.memory_curve import memory_changes
 from grainline.runtime.watch import Subscriber, teller
 from grainline.runtime.weights import WeightHold, hold
@@ -31,7 +34,8 @@ class ModelExecutor:
 
     `keep_alive` is whatever owns the machine code. `threads` bounds the threads of one launch (0: all allowed).
     `executor` is one of `EXECUTORS`; "multi-worker" needs at least 2 `workers`, the caller of `run` being one of them.
-    `packed` is the packed Main container of `graph` where it is known already.
+    `packed` is the packed Main container of `graph` where it is known already. `device` is where it runs (None: the
+    host); a graph for a device with memory of its own is one that `place_on_discrete` made.
     """
 
     def __init__(
@@ -44,12 +48,14 @@ class ModelExecutor:
         packed: Packed | None = None,
         executor: str = "auto",
         workers: int = 0,
+        device: Device | None = None,
     ) -> None:
         self.graph = graph
         self.packed = pack(graph) if packed is None else packed
         self._addresses = [addresses[key] for key in self.packed.keys]
         self._keep_alive = keep_alive
         self._threads = threads
+        self._device = device
         self._kind, self._workers = chosen_executor(executor, workers, {})
         self._weights: dict[int, WeightHold] = {}
         self._native: Any = None
@@ -59,7 +65,10 @@ class ModelExecutor:
         return self._native is not None
 
     def load(self) -> ModelExecutor:
-        """Runs Init: takes every weight from the process-wide store. StateError when loaded already."""
+        """Runs Init: takes every weight from the process-wide store, or puts a copy of it on the device.
+
+        StateError when loaded already; OutOfMemory when the device has no room; what its first failing copy met.
+        """
         from grainline import _native
 
         if self.is_loaded:
@@ -77,14 +86,25 @@ class ModelExecutor:
             kind=EXECUTORS.index(self._kind),
             workers=self._workers,
             code=self._keep_alive,
+            device=None if self._device is None else self._device.native,
         )
-        for node in graph.init:
-            weight = hold(graph.weights[node.attributes["weight"]])
-            self._weights[node.outputs[0]] = weight
-            native.set_weight(node.outputs[0], weight.array)
+        self._load_weights(native)
         self._native = native
         self.run = native.run  # without a Python frame of ours in between
         return self
+
+    def _load_weights(self, native: Any) -> None:
+        graph = self.graph
+        order = execution_order(graph.init)
+        held = {n.outputs[0]: hold(graph.weights[n.attributes["weight"]]) for n in order if n.kernel == "LoadWeight"}
+        for node in order:
+            if node.kernel != "LoadWeight":  # a copy to the device
+                for source, target in zip(node.inputs, node.outputs, strict=True):
+                    native.copy_weight(target, held[source].array)
+        native.finish_weights()
+        for slot in held.keys() - _only_copied(graph):
+            self._weights[slot] = held[slot]
+            native.set_weight(slot, held[slot].array)
 
     def run(
         self, feeds: Mapping[str, Any], names: Sequence[str] | None = None, cancel: np.ndarray[Any, Any] | None = None
@@ -188,6 +208,15 @@ class ModelExecutor:
     def statistics(self) -> dict[str, int]:
         """states, held_bytes, allocations, growths, peak_bytes of the idle runs."""
         return self._loaded().statistics()
+
+
+def _only_copied(graph: ExecuteGraph) -> set[int]:
+    """The weights that nobody needs once they are on the device. (A saved graph has no Main, and no host calls.)"""
+    defaults = {graph_input.default for graph_input in graph.inputs}
+    loads = {node.outputs[0]: node.attributes["weight"] for node in graph.init if node.kernel == "LoadWeight"}
+    copied = {slot for node in graph.init for slot in node.inputs}
+    used = {slot for node in graph.main for slot in node.inputs} | {output.slot for output in graph.outputs}
+    return {slot for slot in copied - used if loads[slot] not in defaults}
 
 
 def _known(shape: Shape, extents: Mapping[str, int]) -> list[int | str]:

@@ -28,7 +28,7 @@ from grainline.session.options import (
 )
 from grainline.session.values import OrtValue
 
-_OPTION_ENTRIES = ("grainline.executor", "grainline.workers", "grainline.cache")
+_OPTION_ENTRIES = ("grainline.executor", "grainline.workers", "grainline.cache", "grainline.device")
 
 
 class InferenceSession:
@@ -203,6 +203,7 @@ def _options_of(settings: SessionOptions) -> Options:
         cache=None if cache is None else cache != "0",
         executor=executor,
         workers=workers,
+        device=entries["grainline.device"],
     )
 
 
