@@ -86,6 +86,20 @@ bool RunState::observe(const Group& group, size_t index) {
   return false;
 }
 
+bool RunState::pass_extents(size_t first, size_t begin, size_t end, int64_t turn) {
+  for (size_t word = begin; word < end; ++word) {
+    int64_t& dim = dims_[first + word - begin];
+    const int64_t found = value(program_->words[word]);
+    if (turn != 0 && dim != found)
+      return fail(StatusCode::kernel_failed,
+                  "what the turns of a loop collect has one shape: expected an extent of " +
+                      std::to_string(dim) + ", found " + std::to_string(found) + " in turn " +
+                      std::to_string(turn));
+    dim = found;
+  }
+  return false;
+}
+
 bool RunState::evaluate(const Group& group) {
   const size_t first = program_->constants.size();
   for (int64_t i = group.instruction_begin; i < group.instruction_end; ++i) {

@@ -1,5 +1,6 @@
 #include "exec/kernels.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "exec/copies.h"
@@ -118,6 +119,7 @@ bool free_memory_hold_addr(RunState& state, const Node& node) {
 
 // Chooses the branch: a bool (true is branch 0), or an index; one beyond the branches is the last.
 bool switch_notify(RunState& state, const Node& node) {
+  state.await_device();
   const std::byte* data = slot_of(state, node.a).data;
   int64_t chosen = 0;
   if (node.c)
@@ -127,6 +129,43 @@ bool switch_notify(RunState& state, const Node& node) {
   const int64_t last = node.b - 1;
   state.choose(node, static_cast<uint32_t>(chosen < 0 || chosen > last ? last : chosen));
   return false;
+}
+
+// a: turn row, b: branches. Branch 0 is the body. A loop without launches looks for signals here.
+bool switch_turn(RunState& state, const Node& node) {
+  const TurnRow& row = state.program().turns[static_cast<size_t>(node.a)];
+  const int64_t turn = state.value(row.turn);
+  bool goes_on = turn < state.value(row.limit);
+  if (row.trips >= 0 || row.condition >= 0) state.await_device();
+  if (row.trips >= 0) {
+    int64_t trips = 0;
+    std::memcpy(&trips, slot_of(state, row.trips).data, sizeof trips);
+    goes_on = goes_on && turn < trips;
+  }
+  if (row.condition >= 0)
+    goes_on = goes_on && *reinterpret_cast<const uint8_t*>(slot_of(state, row.condition).data) != 0;
+  state.choose(node, goes_on ? 0 : 1);
+  return state.charge(0);
+}
+
+// a: first dim, [b, c): words, d: turn value
+bool pass_extents(RunState& state, const Node& node) {
+  return state.pass_extents(static_cast<size_t>(node.a), static_cast<size_t>(node.b),
+                            static_cast<size_t>(node.c), state.value(node.d));
+}
+
+// a: slot, b: size value, c: turn value, d: limit value (0: not known). Doubling keeps the copies
+// of all turns below the size of the result.
+bool grow_memory(RunState& state, const Node& node) {
+  const int64_t size_bytes = state.value(node.b);
+  int64_t needed = 0, all = 0;
+  if (__builtin_mul_overflow(size_bytes, state.value(node.c) + 1, &needed) ||
+      __builtin_mul_overflow(size_bytes, state.value(node.d), &all))
+    return state.fail(StatusCode::out_of_memory, "what a loop collects overflows 64 bits");
+  const MemoryBlock* block = slot_of(state, node.a).block;
+  const int64_t held = block == nullptr ? 0 : static_cast<int64_t>(block->capacity_bytes);
+  if (block != nullptr && held >= needed) return false;
+  return state.grow(node.a, std::max({needed, all, std::min(2 * held, INT64_MAX - held)}));
 }
 
 // A point that others wait for.
@@ -174,6 +213,10 @@ constexpr KernelType kKernels[] = {
     {"LaunchCopyFlowH2D", "launch", launch_copy_flow_h2d},
     {"CopyD2H", "memory", copy_d2h},
     {"EnsureTensorAtOutMemory", "memory", ensure_tensor_at_out_memory},
+    {"SwitchTurn", "", switch_turn, false, false, Control::branch},
+    {"PassExtents", "", pass_extents},
+    {"EmptySlot", "memory", control_point},
+    {"GrowMemory", "memory", grow_memory},
 };
 
 }  // namespace

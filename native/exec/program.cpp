@@ -123,6 +123,10 @@ struct Bounds {
     }
     return launch.copy_flow == flow && f.tensor_begin < f.tensor_end;
   }
+  bool holds(const TurnRow& t) const {
+    return value(t.turn) && value(t.limit) && (t.trips < 0 || slot(t.trips)) &&
+           (t.condition < 0 || slot(t.condition));
+  }
   bool holds(const NodeRow& n) const {
     return is_index(n.kernel, kernel_types().size()) && text(n.kernel_name) && text(n.compute_node);
   }
@@ -157,7 +161,8 @@ bool is_well_formed(const Program& p) {
          bounds.all(p.inputs) && bounds.all(p.outputs) && bounds.all(p.launches) &&
          bounds.all(p.variants) && bounds.all(p.views) && bounds.all(p.host_calls) &&
          bounds.all(p.copies) && bounds.all(p.tensor_copies) && bounds.all(p.copy_flows) &&
-         bounds.all(p.node_rows) && bounds.all_values(p.dim_values) && bounds.all_values(p.words);
+         bounds.all(p.turns) && bounds.all(p.node_rows) && bounds.all_values(p.dim_values) &&
+         bounds.all_values(p.words);
 }
 
 void resolve_nodes(Program* p) {
@@ -204,6 +209,7 @@ void read_tables(Reader& reader, Program* p) {
   reader.table(&p->tensor_copies);
   reader.table(&p->copy_flows);
   reader.table(&p->positions);
+  reader.table(&p->turns);
   reader.table(&p->node_rows);
   reader.table(&p->node_workers);
   reader.table(&p->watchers.offsets);

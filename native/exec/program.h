@@ -20,7 +20,7 @@ namespace grainline {
 class RunState;
 
 inline constexpr int64_t kProgramMagic = 0x4E4C5247;
-inline constexpr int64_t kProgramFormat = 4;
+inline constexpr int64_t kProgramFormat = 5;
 
 // Values: constants first, then one per instruction, sorted by group.
 enum class Operation : int64_t { dim, add, sub, mul, floordiv, mod, min, max };
@@ -86,6 +86,10 @@ struct TensorCopyRow {
 struct CopyFlowRow {
   int64_t launch, tensor_begin, tensor_end;
 };
+// When a loop turns again: turn < limit, turn < the i64 in trips, the bool in condition.
+struct TurnRow {
+  int64_t turn, limit, trips, condition;  // values; slots, or -1
+};
 struct NodeRow {
   int64_t kernel, a, b, c, d, node_id, kernel_name, compute_node;
 };
@@ -121,6 +125,7 @@ struct Program {
   std::vector<TensorCopyRow> tensor_copies;
   std::vector<CopyFlowRow> copy_flows;
   std::vector<int64_t> positions;
+  std::vector<TurnRow> turns;
   std::vector<NodeRow> node_rows;  // in static order; a row's number is its execution id
   std::vector<NodeWorkers> node_workers;
   IdRows watchers;   // row i: who waits for node i, one entry per edge

@@ -135,6 +135,22 @@ void RunState::move(int32_t from, int32_t to) {
   if (source.block != nullptr || kind == SlotKind::object) source = {};
 }
 
+bool RunState::grow(int32_t slot, int64_t size_bytes) {
+  MemoryBlock* block = nullptr;
+  if (take(slot, size_bytes, &block)) return true;
+  const SlotState& old = slots[static_cast<size_t>(slot)];
+  if (old.block != nullptr) {
+    Status status =
+        stream->copy(block->data, old.data, old.block->capacity_bytes, CopyKind::within_device);
+    if (!status.is_ok()) {
+      give_back(slot, block);
+      return fail(std::move(status));
+    }
+  }
+  own(slot, block->data, block);
+  return false;
+}
+
 void RunState::clean_up() {
   for (size_t slot = 0; slot < slots.size(); ++slot) {
     const auto kind = static_cast<SlotKind>(program_->slots[slot].kind);

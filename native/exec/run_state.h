@@ -83,6 +83,13 @@ class RunState {
   // then borrowed by both.
   void move(int32_t from, int32_t to);
 
+  // A larger block in the place of the one that the slot has, if any, with the same bytes at its
+  // begin.
+  bool grow(int32_t slot, int64_t size_bytes);
+  // Words [begin, end) become the dims from `first` on, for the InferShape that reads them. turn is
+  // not 0: they must be what they were.
+  bool pass_extents(size_t first, size_t begin, size_t end, int64_t turn);
+
   // Frees whatever a failed run left behind, results included.
   void clean_up();
   // Releases the results that nobody took over: memory of outputs, objects that are outputs.

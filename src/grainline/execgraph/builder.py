@@ -4,6 +4,8 @@ The caller states what runs (launches, host calls, copies) and which slots each 
 order. From that the builder makes the order explicit: read after write, write after read and write after write become
 control edges, a node waits for the InferShape groups that bind its symbols, and each allocated slot gets its guarder at
 once, which is released after every user. Afterwards the order of the calls carries no meaning beyond priority.
+
+Sub-graphs are built by `flow.py` in between; what is stated while one is open belongs to it.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import numpy as np
 
 from grainline.base import dims
 from grainline.base.dtypes import DType
+from grainline.execgraph.frames import Frame, lifted
 from grainline.execgraph.ir import (
     RELEASE_INDEX,
     ExecuteGraph,
@@ -54,6 +57,16 @@ class _Use:
     guarder: int | None = None
 
 
+@dataclass(slots=True)
+class Scope:
+    """The sub-graph that nodes are added to. `entry`: the InferShape that its nodes wait for; `last_infer`: the newest
+    one inside, or what must come before the first."""
+
+    owner: int = 0
+    entry: int = 0
+    last_infer: int = 0
+
+
 class GraphBuilder:
     """Collects nodes; `finish()` gives the graph. Methods that make a slot return its id, others the node id."""
 
@@ -67,11 +80,15 @@ class GraphBuilder:
         self._weights: list[Weight] = []
         self._host_ops: list[HostOp] = []
         self._guards: list[Guard] = []
-        self._limits: dict[Extent, Limit] = {}
+        self._limits: dict[tuple[Extent, int], Limit] = {}
         self._uses: dict[int, _Use] = {}
         self._binder: dict[str, int] = {}
-        self._groups = 1
-        self._infer_inputs = self._last_infer = self._add("main", "InferShape", {"group": 0, "shapes": ()}, "inputs")
+        self._groups = 0
+        self._owners = 0
+        self._frames: dict[int, Frame] = {}
+        self._inner_edges: set[tuple[int, int]] = set()
+        self.scope = Scope()
+        self._infer_inputs = self.infer_shape((), "inputs")
 
     # ---- slots -------------------------------------------------------------------------------------------------
 
@@ -209,19 +226,80 @@ class GraphBuilder:
         self._touch(node, (source,), (target,))
         return node
 
+    def empty_slot(self, kind: str, dtype: DType | None, shape: Shape | None, label: str = "") -> int:
+        """A slot of kind "memory" or "object" that holds nothing until something is moved into it."""
+        slot = self._slot(kind, label, dtype, shape)
+        self._add("main", "EmptySlot", {}, label, outputs=(slot,))
+        self._guard(slot, label)
+        return slot
+
+    def move(self, source: int, target: int, compute_node: str = "") -> int:
+        """What `source` owns becomes the property of `target`, whose own goes back."""
+        node = self._add("main", "MoveSlot", {}, compute_node, inputs=(source, target))
+        self._touch(node, (), (source, target))
+        return node
+
+    def grow(self, slot: int, size_bytes: Extent, turn: Extent, limit: Extent = 0, compute_node: str = "") -> int:
+        """Makes room for `turn + 1` pieces in an empty slot's memory, or at once for `limit` (0: not known)."""
+        attributes = {"size_bytes": size_bytes, "turn": turn, "limit": limit}
+        extents = tuple(attributes.values())
+        node = self._add("main", "GrowMemory", attributes, compute_node, inputs=(slot,), extents=extents)
+        self._touch(node, (), (slot,))
+        return node
+
+    def pass_extents(
+        self, group: int | None, first: int, extents: Sequence[Extent], turn: Extent = 0, compute_node: str = ""
+    ) -> int:
+        """Extents for the InferShape `group` (None: given later by `infer_shape(fed_by=...)`), see `ir.py`."""
+        attributes = {"group": group, "first": first, "extents": tuple(extents), "turn": turn}
+        return self._add("main", "PassExtents", attributes, compute_node, extents=(*extents, turn))
+
+    def infer_shape(
+        self, checked: tuple[int, ...], compute_node: str, *, passed: Shape = (), fed_by: Iterable[int] = ()
+    ) -> int:
+        """An InferShape: checks the shapes of results, binds their symbols and those of `passed`, which the PassExtents
+        nodes `fed_by` give.
+
+        Groups run in the order of their numbers: what two of them determine together belongs to the later one.
+        """
+        shapes = tuple(self._slots[slot].shape for slot in checked)
+        names = [name for shape in (*shapes, passed) for extent in shape or () for name in dims.symbols(extent)]
+        attributes: dict[str, Any] = {"group": self._groups, "shapes": shapes}
+        if passed:
+            attributes["passed"] = passed
+        extents = [dims.symbol(name) for name in names]
+        node = self._add("main", "InferShape", attributes, compute_node, inputs=checked, extents=extents)
+        self._nodes[node]["controls"].update({self.scope.last_infer, *fed_by} - {node})
+        self.scope.last_infer = node
+        for feeder in fed_by:
+            self._nodes[feeder]["attributes"]["group"] = self._groups
+        self._groups += 1
+        for name in names:
+            self._binder.setdefault(name, node)
+        return node
+
+    def binds(self, symbol: str) -> bool:
+        """Whether a shape that was stated so far has the symbol."""
+        return symbol in self._binder
+
+    def kind_of(self, slot: int) -> str:
+        return self._slots[slot].kind
+
     def guard(self, left: Extent, right: Extent, reason: str, node: str = "") -> None:
         """The run ends with an error unless the two extents are equal."""
-        self._guards.append(Guard(left, right, reason, node))
+        self._guards.append(Guard(left, right, reason, node, self.scope.owner))
 
     def limit(self, extent: Extent, greatest: int, what: str) -> None:
         """The run ends with an error when `extent` is greater than `greatest`."""
-        self._limits.setdefault(extent, Limit(extent, greatest, what))
+        owner = self.scope.owner
+        self._limits.setdefault((extent, owner), Limit(extent, greatest, what, owner))
 
     def finish(self, output_order: Iterable[str] | None = None) -> ExecuteGraph:
         """The graph. `output_order` gives the outputs' names in the model's order."""
         infer = self._nodes[self._infer_inputs]
         infer["inputs"] = tuple(graph_input.slot for graph_input in self._inputs)
         infer["attributes"] = {"group": 0, "shapes": tuple(graph_input.shape for graph_input in self._inputs)}
+        self._lift_edges()
         init, main, deinit = (tuple(map(self._node, self._containers[c])) for c in ("init", "main", "deinit"))
         graph = ExecuteGraph(
             self.name,
@@ -235,8 +313,55 @@ class GraphBuilder:
             tuple(self._host_ops),
             tuple(self._guards),
             tuple(self._limits.values()),
+            frames=tuple(self._frames.values()),
         )
         return graph if output_order is None else with_output_order(graph, tuple(output_order))
+
+    # ---- for flow.py -------------------------------------------------------------------------------------------
+
+    @property
+    def next_group(self) -> int:
+        """The group of the next InferShape."""
+        return self._groups
+
+    def control(
+        self,
+        kernel: str,
+        attributes: dict[str, Any],
+        compute_node: str,
+        *,
+        inputs: tuple[int, ...] = (),
+        extents: Iterable[Extent] = (),
+    ) -> int:
+        """A node of a control frame. Pivots and joins wait for nothing but what `inner_edge` says."""
+        node = self._add("main", kernel, attributes, compute_node, inputs=inputs, extents=extents)
+        if kernel in ("BranchPivot", "WaitAnyone"):
+            self._nodes[node]["controls"].clear()
+        return node
+
+    def reads(self, node: int, slots: Iterable[int]) -> None:
+        """The node reads these slots."""
+        self._touch(node, slots, ())
+
+    def order(self, earlier: int, later: int) -> None:
+        """An edge, which means what `frames.lifted` says where it crosses the border of a sub-graph."""
+        self._nodes[later]["controls"].add(earlier)
+
+    def inner_edge(self, earlier: int, later: int) -> None:
+        """An edge of a control frame itself, which stays as it is."""
+        self.order(earlier, later)
+        self._inner_edges.add((earlier, later))
+
+    def again(self, done: int, join: int) -> None:
+        """The end of a turn notifies the join at the head of its loop."""
+        self._nodes[join]["attributes"]["again"] = (done,)
+
+    def new_owner(self) -> int:
+        self._owners += 1
+        return self._owners
+
+    def add_frame(self, frame: Frame) -> None:
+        self._frames[frame.owner] = frame
 
     # ---- inside ------------------------------------------------------------------------------------------------
 
@@ -261,7 +386,7 @@ class GraphBuilder:
         names = {symbol for extent in extents for symbol in dims.symbols(extent)}
         controls = {self._binder.get(symbol, 0) for symbol in names}
         if container == "main" and node_id:
-            controls.add(self._infer_inputs)
+            controls.add(self.scope.entry)
         self._nodes[node_id] = dict(
             kernel=kernel,
             inputs=inputs,
@@ -269,6 +394,7 @@ class GraphBuilder:
             controls=controls,
             attributes=attributes,
             compute_node=compute_node,
+            owner=self.scope.owner if container == "main" else 0,
         )
         self._containers[container].append(node_id)
         return node_id
@@ -307,29 +433,51 @@ class GraphBuilder:
         controls.discard(node)
 
     def _infer_results(self, slots: tuple[int, ...], compute_node: str) -> None:
-        """An InferShape behind a host call: checks its results, binds their symbols.
-
-        Groups run in the order of their numbers: what two of them determine together belongs to the later one.
-        """
+        """An InferShape behind a host call: checks its results, binds their symbols."""
         checked = tuple(slot for slot in slots if self._slots[slot].shape is not None)
         if not checked:
             return
-        shapes = tuple(self._slots[slot].shape for slot in checked)
-        names = [name for shape in shapes for extent in shape or () for name in dims.symbols(extent)]
-        extents = [dims.symbol(name) for name in names]
-        attributes = {"group": self._groups, "shapes": shapes}
-        node = self._add("main", "InferShape", attributes, compute_node, inputs=checked, extents=extents)
-        self._groups += 1
-        self._nodes[node]["controls"].add(self._last_infer)
-        self._last_infer = node
-        for name in names:
-            self._binder.setdefault(name, node)
+        node = self.infer_shape(checked, compute_node)
         for slot in checked:
             # The check must be over before anyone looks at the memory, so it counts as the writer.
             use = self._uses[slot]
             if use.guarder is not None:
                 self._nodes[use.guarder]["controls"].add(node)
             use.writer = node
+
+    def _lift_edges(self) -> None:
+        """Edges that cross the border of a sub-graph become edges of its entry and exit; ends wait for all leaves."""
+        if not self._frames:
+            return
+        owner = {node_id: record["owner"] for node_id, record in self._nodes.items()}
+        main = self._containers["main"]
+        producer = {slot: node_id for node_id in main for slot in self._nodes[node_id]["outputs"]}
+        controls: dict[int, set[int]] = {node_id: set() for node_id in main}
+        for node_id in main:
+            record = self._nodes[node_id]
+            makers = (producer[slot] for slot in record["inputs"] if slot in producer)
+            for earlier in {*record["controls"], *(maker for maker in makers if owner[maker] != owner[node_id])}:
+                edge: tuple[int, int] | None = (earlier, node_id)
+                if (earlier, node_id) not in self._inner_edges:
+                    edge = lifted(self._frames, (earlier, owner[earlier]), (node_id, owner[node_id]))
+                if edge is not None:
+                    controls[edge[1]].add(edge[0])
+        for node_id in main:
+            self._nodes[node_id]["controls"] = controls[node_id]
+        self._close_frames(producer)
+
+    def _close_frames(self, producer: dict[int, int]) -> None:
+        """A BranchDone waits for every node of its frame that no other node of it waits for."""
+        members: dict[int, list[int]] = {}
+        for node_id in self._containers["main"]:
+            members.setdefault(self._nodes[node_id]["owner"], []).append(node_id)
+        for nodes in members.values():
+            done = next((i for i in nodes if self._nodes[i]["kernel"] == "BranchDone"), None)
+            if done is None:
+                continue
+            waited = {earlier for i in nodes for earlier in self._nodes[i]["controls"]}
+            waited |= {producer[slot] for i in nodes for slot in self._nodes[i]["inputs"] if slot in producer}
+            self._nodes[done]["controls"].update(set(nodes) - waited - {done})
 
 
 def with_output_order(graph: ExecuteGraph, names: tuple[str, ...]) -> ExecuteGraph:

@@ -12,6 +12,7 @@ they stand in the order, as on a stream that completes at once.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -19,10 +20,11 @@ from typing import Any
 import numpy as np
 
 from grainline.base import dims
+from grainline.base.dtypes import BOOL
 from grainline.execgraph.argument_block import ArgumentBlock
 from grainline.execgraph.ir import ExecuteGraph, ExecuteNode, Extent, Shape, Slot
 from grainline.execgraph.memory_model import DEVICE, HOST, Block, Bytes, OutOfCapacity, Pool
-from grainline.execgraph.order import execution_order
+from grainline.execgraph.order import execution_order, predecessors
 
 TileCallable = Callable[[Sequence[Any], int, int, np.ndarray[Any, Any]], None]
 
@@ -78,6 +80,9 @@ class Interpreter:
         self.vectors: dict[int, list[Block | None]] = {}
         self.argument_blocks: dict[int, ArgumentBlock] = {}
         self.copied: list[tuple[str, int]] = []
+        self.choices: dict[int, int] = {}
+        self.passed: dict[tuple[int, int], int] = {}
+        self.bound: dict[int, set[str]] = {}
         for node in execution_order(graph.init):
             INTERPRETED[node.kernel](self, node)
         self._feed(feeds)
@@ -98,12 +103,38 @@ class Interpreter:
         return self.results()
 
     def walk(self, order: Sequence[ExecuteNode]) -> None:
-        """Runs some nodes."""
+        """Runs some nodes, or, when there are sub-graphs, all that become ready, the earliest in `order` first."""
+        if self.graph.frames:
+            return self._walk_frames(order)
         for node in order:
-            try:
-                INTERPRETED[node.kernel](self, node)
-            except OutOfCapacity as problem:
-                raise InterpError(f"node {node.id} ({node.kernel}): {problem}") from problem
+            self._run(node)
+
+    def _run(self, node: ExecuteNode) -> None:
+        try:
+            INTERPRETED[node.kernel](self, node)
+        except OutOfCapacity as problem:
+            raise InterpError(f"node {node.id} ({node.kernel}): {problem}") from problem
+
+    def _walk_frames(self, order: Sequence[ExecuteNode]) -> None:
+        before = predecessors(order)
+        waits_for = {node.id: [*before[node.id], *node.attributes.get("again", ())] for node in order}
+        missing = {node.id: list(waits_for[node.id]) for node in order}
+        place = {node.id: number for number, node in enumerate(order)}
+        ready = [place[node.id] for node in order if not missing[node.id]]
+        while ready:
+            node = order[heapq.heappop(ready)]
+            self._run(node)
+            for later in order:
+                if node.id not in missing[later.id] or self._is_closed(node, later):
+                    continue
+                missing[later.id].remove(node.id)
+                if not missing[later.id] or later.kernel == "WaitAnyone":
+                    missing[later.id] = list(waits_for[later.id])
+                    heapq.heappush(ready, place[later.id])
+
+    def _is_closed(self, switch: ExecuteNode, pivot: ExecuteNode) -> bool:
+        """Whether the pivot begins another branch than the one that the switch chose."""
+        return pivot.kernel == "BranchPivot" and pivot.attributes["branch"] != self.choices[switch.id]
 
     def results(self) -> list[Any]:
         return [self._output(output.slot) for output in self.graph.outputs]
@@ -184,7 +215,11 @@ class Interpreter:
         self.put(node.outputs[0], weight.load() if weight.pack is None else weight.pack(weight.load()))
 
     def infer_shape(self, node: ExecuteNode) -> None:
-        pairs: list[tuple[Extent, int]] = []
+        for name in self.bound.pop(node.id, ()):
+            del self.env[name]
+        known = set(self.env)
+        group, passed = node.attributes["group"], node.attributes.get("passed", ())
+        pairs: list[tuple[Extent, int]] = [(extent, self.passed[group, at]) for at, extent in enumerate(passed)]
         for slot, shape in zip(node.inputs, node.attributes["shapes"], strict=True):
             if shape is not None:
                 pairs += self._axes(slot, shape)
@@ -193,6 +228,7 @@ class Interpreter:
         for extent, found in pairs:
             if self.extent(extent) != found:
                 raise InterpError(f"expected {extent} = {self.extent(extent)}, found {found}")
+        self.bound[node.id] = set(self.env) - known
 
     def _axes(self, slot: int, shape: Shape) -> list[tuple[Extent, int]]:
         found = np.shape(self.objects[slot])
@@ -287,14 +323,53 @@ class Interpreter:
     def free_memory_hold_addr(self, node: ExecuteNode) -> None:
         self.release(node.released_slot)
 
+    def empty_slot(self, node: ExecuteNode) -> None:
+        (slot,) = node.outputs
+        self.bytes[slot], self.place[slot] = np.zeros(0, np.uint8), DEVICE
+
     def move_slot(self, node: ExecuteNode) -> None:
         """The target takes over what the source holds."""
         source, target = node.inputs
         self.share(source, target)
         self.release(source)
 
+    def switch_notify(self, node: ExecuteNode) -> None:
+        chosen = self._number(node.inputs[0])
+        is_bool = self.graph.slots[node.inputs[0]].dtype == BOOL
+        last = node.attributes["branches"] - 1
+        self.choices[node.id] = int(not chosen) if is_bool else (chosen if 0 <= chosen <= last else last)
+
+    def switch_turn(self, node: ExecuteNode) -> None:
+        turn, trips, condition = self.extent(node.attributes["turn"]), *self._bounds(node)
+        goes_on = turn < self.extent(node.attributes["limit"]) and turn < trips and condition
+        self.choices[node.id] = 0 if goes_on else 1
+
+    def _bounds(self, node: ExecuteNode) -> tuple[float, bool]:
+        trips, condition = node.attributes["trips"], node.attributes["condition"]
+        return np.inf if trips < 0 else self._number(trips), condition < 0 or bool(self._number(condition))
+
+    def _number(self, slot: int) -> int:
+        """The first element of a slot that holds i64 or bool."""
+        dtype = self.graph.slots[slot].dtype
+        assert dtype is not None
+        return int(self.contents(slot)[: dtype.size_bytes].view(dtype.numpy)[0])
+
+    def pass_extents(self, node: ExecuteNode) -> None:
+        first, turn = node.attributes["first"], self.extent(node.attributes["turn"])
+        for at, extent in enumerate(node.attributes["extents"], first):
+            key, value = (node.attributes["group"], at), self.extent(extent)
+            if turn and self.passed[key] != value:
+                raise InterpError(f"what a loop collects has an extent of {self.passed[key]}, then of {value}")
+            self.passed[key] = value
+
+    def grow_memory(self, node: ExecuteNode) -> None:
+        (slot,), kept = node.inputs, self.contents(node.inputs[0]).copy()
+        size = self.size(node.attributes["size_bytes"]) * (self.extent(node.attributes["turn"]) + 1)
+        self.allocate(slot, size)
+        self.bytes[slot][: min(len(kept), size)] = kept[:size]
+
     def nothing(self, node: ExecuteNode) -> None:
-        """Events order streams; here every stream completes at once."""
+        """Events order streams; here every stream completes at once. Control frames only order."""
 
 
 def _interpreted() -> dict[str, Callable[[Interpreter, ExecuteNode], None]]:
@@ -318,7 +393,13 @@ def _interpreted() -> dict[str, Callable[[Interpreter, ExecuteNode], None]]:
         **dict.fromkeys(("FreeMemory", "FreeMemHbm", "FreeTensorMemory"), run.free_memory),
         **dict.fromkeys(("FreeMemoryHoldAddr", "FreeMemHbmHoldAddr"), run.free_memory_hold_addr),
         **dict.fromkeys(("SendEvents", "WaitEvents"), run.nothing),
+        "EmptySlot": run.empty_slot,
         "MoveSlot": run.move_slot,
+        "SwitchNotify": run.switch_notify,
+        "SwitchTurn": run.switch_turn,
+        "PassExtents": run.pass_extents,
+        "GrowMemory": run.grow_memory,
+        **dict.fromkeys(("BranchPivot", "BranchDone", "WaitAnyone", "Enter", "Exit"), run.nothing),
         **COPIES,
     }
 

@@ -27,6 +27,18 @@ The kernels that lowering emits, with inputs -> outputs and attributes:
 * `CopyMemory` source slot, target slot -> (); size_bytes, source_offset, target_offset (Extents).
 * `FreeMemory` slot -> (); guarder of a memory, workspace or object slot.
 
+Control flow (`frames.py` has the shape of it):
+* `SwitchNotify` slot -> (); branches. The slot holds a bool (true is branch 0) or an i64; the rest of the graph waits.
+* `SwitchTurn` slots -> (); turn, limit (Extents), trips, condition (slots or -1). Branch 0, the body, while turn is
+  below `limit` and below the i64 in `trips`, and the bool in `condition` is true; else branch 1.
+* `EmptySlot` () -> memory or object slot. Holds nothing until a `MoveSlot` fills it.
+* `MoveSlot` source, target -> (). What the source owns becomes the target's, which gives its own back first.
+* `PassExtents` () -> (); group, first, extents, turn. Extents that InferShape `group` reads as its passed ones, from
+  number `first` on. With `turn` not 0 they must be what was passed before.
+* `GrowMemory` slot -> (); size_bytes, turn, limit (Extents). Room for turn + 1 pieces of that size, contents kept;
+  for `limit` of them at once where that is known (0: not).
+`InferShape` has `passed` as well: the shape made of the extents that are passed to it.
+
 A guarder releases the resource in the input that `ReleaseResourceIndex` names; control edges from every user of the
 resource order it last.
 """
@@ -41,6 +53,7 @@ import numpy as np
 
 from grainline.base.dims import Expr
 from grainline.base.dtypes import DType
+from grainline.execgraph.frames import Frame
 from grainline.execgraph.registry import KERNELS
 
 Extent = int | Expr
@@ -148,12 +161,14 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """`left == right` must hold in a run, checked as soon as both are known; `reason` says what relies on it."""
+    """`left == right` must hold in a run, checked as soon as both are known; `reason` says what relies on it. Guards
+    and limits of a sub-graph (`owner`) hold in every turn of it."""
 
     left: Extent
     right: Extent
     reason: str
     node: str = ""
+    owner: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +178,7 @@ class Limit:
     extent: Extent
     greatest: int
     what: str
+    owner: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +269,7 @@ class ExecuteGraph:
     guards: tuple[Guard, ...] = ()
     limits: tuple[Limit, ...] = ()
     relations: Relations = NO_RELATIONS
+    frames: tuple[Frame, ...] = ()
 
     def launches(self) -> tuple[ExecuteNode, ...]:
         return tuple(node for node in self.main if node.kernel == "Launch")

@@ -22,12 +22,16 @@ _NEVER = 1 << 62
 
 
 def predecessors(nodes: Iterable[ExecuteNode]) -> dict[int, tuple[int, ...]]:
-    """For each node id the ids of the nodes that must come first, by data and control edges, each once."""
+    """For each node id the ids of the nodes that must come first, by data and control edges, each once.
+
+    Data that crosses into a sub-graph is no edge: its entry waits for it (`frames.py`).
+    """
     nodes = tuple(nodes)
-    producer = {slot: node.id for node in nodes for slot in node.outputs}
+    producer = {(slot, node.owner): node.id for node in nodes for slot in node.outputs}
+    made = ((node, [producer.get((slot, node.owner)) for slot in node.inputs]) for node in nodes)
     return {
-        node.id: tuple(dict.fromkeys((*(producer[slot] for slot in node.inputs if slot in producer), *node.controls)))
-        for node in nodes
+        node.id: tuple(dict.fromkeys((*(maker for maker in makers if maker is not None), *node.controls)))
+        for node, makers in made
     }
 
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grainline.base import dims
+from grainline.execgraph.frames import path
 from grainline.execgraph.ir import ExecuteGraph, ExecuteNode, Shape, Slot, Variant
 from grainline.execgraph.order import execution_order
 from grainline.execgraph.pack_copies import COPY_FLOW_CHAIN, H2D_CHAIN, CopyFlow, CopyTables, TensorCopy
@@ -26,7 +27,7 @@ from grainline.execgraph.registry import KERNELS, SLOT_KINDS, Traits
 from grainline.execgraph.schedule import build_schedule
 from grainline.execgraph.values import ValueTable
 
-MAGIC, FORMAT = 0x4E4C5247, 4
+MAGIC, FORMAT = 0x4E4C5247, 5
 
 #: table -> numbers per row, in the order of the blob
 TABLES = {
@@ -50,6 +51,7 @@ TABLES = {
     "tensor_copies": 5,  # source, target, size, begin and end of positions
     "copy_flows": 3,  # launch, begin and end of tensor_copies
     "positions": 1,  # argument position of a launch
+    "turns": 4,  # turn, limit; slots of the trips and of the condition (-1: none)
     "nodes": 8,  # kernel, a, b, c, d, node id, kernel name, compute node
     "node_workers": 2,  # number in registry.WORKERS of the worker; of the worker when there are exactly three
     "watcher_offsets": 1,  # per node and the end: its first entry in watchers
@@ -91,6 +93,10 @@ KERNEL_NUMBERS = {
     "LaunchCopyFlowH2D": 28,
     "CopyD2H": 29,
     "EnsureTensorAtOutMemory": 30,
+    "SwitchTurn": 31,
+    "PassExtents": 32,
+    "EmptySlot": 33,
+    "GrowMemory": 34,
 }
 
 
@@ -135,6 +141,8 @@ class _Packer:
             for slot in node.outputs
         }
         self.copies = CopyTables(graph)
+        self.frames = {frame.owner: frame for frame in graph.frames}
+        self.passed_dims: dict[int, int] = {}
 
     def pack(self) -> Packed:
         infers = sorted(
@@ -142,15 +150,18 @@ class _Packer:
         )
         ranges = [self._bind(node) for node in infers]
         for guard in self.graph.guards:
+            self._enter(guard.owner)
             place = f"{guard.reason} (node {guard.node!r})" if guard.node else guard.reason
             self.values.require(guard.left, guard.right, place)
         for limit in self.graph.limits:
+            self._enter(limit.owner)
             self.values.at_most(limit.extent, limit.greatest, limit.what)
         for output in self.graph.outputs:
             is_object = self.graph.slots[output.slot].kind == "object"
             self._row("outputs", self._string(output.name), output.slot, int(is_object))
         for node in self.order:
             if node.kernel == "Launch":
+                self._enter(node.owner)
                 self._launch(node)
         for flow in self.copies.flows:
             self._copy_flow(flow)
@@ -158,11 +169,16 @@ class _Packer:
             self._tensor_copy(copy)
         nodes = [node for node in self.order if node.kernel != "Tiling"]
         for node in nodes:
+            self._enter(node.owner)
             self._node(node)
         self.schedule = build_schedule(self.graph, nodes)
         for slot in self.graph.slots:
             self._slot(slot)
         return self._finish(ranges)
+
+    def _enter(self, owner: int) -> None:
+        around = path(self.frames, owner)
+        self.values.enter(tuple(self.frames[each].group if each else 0 for each in around))
 
     # ---- rows --------------------------------------------------------------------------------------------------
 
@@ -181,6 +197,7 @@ class _Packer:
 
     def _bind(self, node: ExecuteNode) -> tuple[int, int, int, int]:
         """Rows for the observed slots of one InferShape; begin and end of its dims and sources."""
+        self._enter(node.owner)
         group = node.attributes["group"]
         dim_begin = dim = self.rows_of_dims()
         source_begin = len(self.rows["sources"])
@@ -195,6 +212,10 @@ class _Packer:
             if shape is not None:
                 sources.append((what, shape, dim))
                 dim += len(shape)
+        passed = node.attributes.get("passed", ())
+        self.passed_dims[group] = dim
+        sources.append((f"what is passed to node {node.compute_node!r}", passed, dim))
+        dim += len(passed)
         self._dims = dim
         self.values.bind(group, sources)
         return dim_begin, dim, source_begin, len(self.rows["sources"])
@@ -368,6 +389,21 @@ class _Packer:
     def _move(self, node: ExecuteNode) -> tuple[int, ...]:
         return node.inputs[0], node.inputs[1]
 
+    def _turn_switch(self, node: ExecuteNode) -> tuple[int, ...]:
+        turn, limit = (self.values.extent(node.attributes[name]) for name in ("turn", "limit"))
+        return self._row("turns", turn, limit, node.attributes["trips"], node.attributes["condition"]), 2
+
+    def _pass_extents(self, node: ExecuteNode) -> tuple[int, ...]:
+        begin, end = self._list("words", [self.values.extent(extent) for extent in node.attributes["extents"]])
+        turn = self.values.extent(node.attributes["turn"])
+        return self.passed_dims[node.attributes["group"]] + node.attributes["first"], begin, end, self._value(turn)
+
+    def _grow(self, node: ExecuteNode) -> tuple[int, ...]:
+        label = self.graph.slots[node.inputs[0]].label
+        names = ("size_bytes", "turn", "limit")
+        values = (self.values.size(node.attributes[name], f"the {name} of {label!r}") for name in names)
+        return node.inputs[0], *(self._value(value) for value in values)
+
     def _value(self, number: int) -> int:
         """Marks a node operand as a value so that `_finish` renumbers it (values are encoded as ~number until then)."""
         return ~number
@@ -399,6 +435,7 @@ class _Packer:
             rows[table] = [(final[value],) for (value,) in rows[table]]
         rows["views"] = [(slot, final[offset]) for slot, offset in rows["views"]]
         rows["variants"] = [(row[0], *(final[value] for value in row[1:-2]), *row[-2:]) for row in rows["variants"]]
+        rows["turns"] = [(final[turn], final[limit], *slots) for turn, limit, *slots in rows["turns"]]
         rows["copies"] = [(s, final[so], t, final[to], final[n]) for s, so, t, to, n in rows["copies"]]
         rows["tensor_copies"] = [(s, t, final[n], *positions) for s, t, n, *positions in rows["tensor_copies"]]
         rows["nodes"] = [
@@ -428,6 +465,8 @@ _VALUE_OPERANDS = {
     (KERNEL_NUMBERS["AllocMemHost"], 1),
     (KERNEL_NUMBERS["CopyD2H"], 2),
     (KERNEL_NUMBERS["EnsureTensorAtOutMemory"], 2),
+    (KERNEL_NUMBERS["PassExtents"], 3),
+    *((KERNEL_NUMBERS["GrowMemory"], position) for position in (1, 2, 3)),
 }
 
 
@@ -458,4 +497,8 @@ _OPERANDS: dict[str, Callable[[Any, ExecuteNode], tuple[int, ...]]] = {
     **dict.fromkeys(H2D_CHAIN, _Packer._copy_chain),
     **dict.fromkeys(("CopyFlowLaunch", *COPY_FLOW_CHAIN), _Packer._copy_flow_part),
     **dict.fromkeys(("CopyD2H", "EnsureTensorAtOutMemory"), _Packer._copy_home),
+    "SwitchTurn": _Packer._turn_switch,
+    "PassExtents": _Packer._pass_extents,
+    "EmptySlot": _Packer._point,
+    "GrowMemory": _Packer._grow,
 }

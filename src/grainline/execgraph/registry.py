@@ -169,14 +169,21 @@ _EVENTS = (
 )
 
 #: Control flow. A switch notifies the pivot of one branch, a join (WaitAnyone) is ready with any one notification.
+#: Values cross by MoveSlot, their extents by PassExtents; what the turns of a loop collect lies in a block that grows.
 _CONTROL = (
     KernelType("SwitchNotify", NO_SECTION, (TENSORS,), (), _T.FREE_STANDING | _T.CONTROL, trace=("branches",)),
+    KernelType(
+        "SwitchTurn", NO_SECTION, (TENSORS,), (), _T.FREE_STANDING | _T.CONTROL, repeats=True, trace=("turn", "limit")
+    ),
     KernelType("BranchPivot", NO_SECTION, (), (), _T.FREE_STANDING | _T.CONTROL, trace=("branch",)),
     KernelType("BranchDone", NO_SECTION, (), (), _T.FREE_STANDING | _T.CONTROL),
     KernelType("WaitAnyone", NO_SECTION, (), (), _T.FREE_STANDING | _T.CONTROL),
     KernelType("Enter", NO_SECTION, (), (), _T.FREE_STANDING | _T.CONTROL),
     KernelType("Exit", NO_SECTION, (), (), _T.FREE_STANDING | _T.CONTROL),
-    KernelType("MoveSlot", MEMORY, (("memory", "object"), ("memory", "object")), ()),
+    KernelType("PassExtents", NO_SECTION, (), (), _T.FREE_STANDING, trace=("group", "extents")),
+    KernelType("EmptySlot", MEMORY, (), None),
+    KernelType("MoveSlot", MEMORY, (("memory", "object"), ("memory", "object")), (), _T.FREE_STANDING),
+    KernelType("GrowMemory", MEMORY, (("memory",),), (), _T.FREE_STANDING, trace=("size_bytes", "turn")),
 )
 
 KERNELS: Mapping[str, KernelType] = MappingProxyType(

@@ -74,8 +74,12 @@ def _workers(nodes: Sequence[ExecuteNode]) -> Ids:
 
 
 def _watchers(graph: ExecuteGraph, nodes: Sequence[ExecuteNode]) -> tuple[Ids, Ids]:
-    """Who waits for whom among the mapped nodes; a node that is not mapped passes its predecessors on."""
-    before = predecessors(graph.main)
+    """Who waits for whom among the mapped nodes; a node that is not mapped passes its predecessors on.
+    The join of a loop waits for the end of a turn too (`again`); no order of the nodes has that edge."""
+    before = {
+        node.id: (*found, *node.attributes.get("again", ()))
+        for node, found in zip(graph.main, predecessors(graph.main).values(), strict=True)
+    }
     position = {node.id: number for number, node in enumerate(nodes)}
     passed_on: dict[int, set[int]] = {}
 

@@ -20,6 +20,7 @@ from typing import Any
 from grainline.base import dims
 from grainline.base.dims import Expr
 from grainline.base.dtypes import BY_NAME, DType
+from grainline.execgraph.frames import Frame
 from grainline.execgraph.ir import (
     NO_RELATIONS,
     ExecuteGraph,
@@ -46,6 +47,7 @@ def print_graph(graph: ExecuteGraph) -> str:
     for container in _CONTAINERS:
         lines += [_node(container, node) for node in getattr(graph, container)]
     lines += [_line("relation", free, launch) for free, launch in graph.relations.pairs()]
+    lines += [_line("frame", f.owner, f.parent, f.entry, f.exit, f.group) for f in graph.frames]
     return "\n".join(lines) + "\n"
 
 
@@ -66,7 +68,7 @@ def parse(text: str) -> ExecuteGraph:
     parts = {kind: tuple(found) for kind, found in items.items()}
     name = parts["graph"][0] if parts["graph"] else ""
     containers = {container: parts[container] for container in _CONTAINERS}
-    tables = {"weights": parts["weight"], "host_ops": parts["host_op"]}
+    tables = {"weights": parts["weight"], "host_ops": parts["host_op"], "frames": parts["frame"]}
     relations = NO_RELATIONS.merged(parts["relation"])
     return ExecuteGraph(
         name, parts["input"], parts["output"], parts["slot"], **containers, **tables, relations=relations
@@ -81,6 +83,7 @@ _BUILDERS: dict[str, Callable[..., Any]] = {
     "host_op": HostOp,
     **dict.fromkeys(_CONTAINERS, ExecuteNode),
     "relation": lambda free, launch: (free, launch),
+    "frame": Frame,
 }
 
 

@@ -4,6 +4,9 @@ A value is a constant, an observed dimension (`dim`), or an operation of two ear
 that constants come first and the rest is sorted by the InferShape group that makes it known; native code evaluates the
 slice of one group in order, checked against overflow. Symbols are values too: the dimension that defines them, or the
 exact solution of a dimension that is linear in one unknown symbol.
+
+What a sub-graph computes and checks belongs to a group of its own frame (`enter`), never to an earlier one: it must not
+happen unless the sub-graph runs, and happens again in every turn.
 """
 
 from __future__ import annotations
@@ -38,13 +41,18 @@ class ValueTable:
     """Values under provisional numbers; `layout()` gives the final ones."""
 
     constants: dict[int, int] = field(default_factory=dict)
-    operations: dict[tuple[str, int, int], int] = field(default_factory=dict)
+    operations: dict[tuple[str, int, int, int], int] = field(default_factory=dict)
     group_of: list[int] = field(default_factory=list)
     symbol: dict[str, int] = field(default_factory=dict)
     fixed_by: dict[str, str] = field(default_factory=dict)
     checks: list[list[Check]] = field(default_factory=list)
-    _memo: dict[Expr, int] = field(default_factory=dict)
-    _checked: set[int] = field(default_factory=set)
+    _scopes: tuple[int, ...] = (0,)
+    _memos: dict[int, dict[Expr, int]] = field(default_factory=dict)
+    _checked: set[tuple[int, int]] = field(default_factory=set)
+
+    def enter(self, groups: tuple[int, ...]) -> None:
+        """From now on the table speaks of a frame: the first groups of it and of all around it, inside out."""
+        self._scopes = groups
 
     def constant(self, value: int) -> int:
         if not -(1 << 63) <= value < 1 << 63:
@@ -55,7 +63,7 @@ class ValueTable:
 
     def dim(self, index: int, group: int) -> int:
         """The observed dimension `index` of the flat array of all observed dimensions."""
-        key = ("dim", index, 0)
+        key = ("dim", index, 0, 0)
         if key not in self.operations:
             self.operations[key] = self._new(group)
         return self.operations[key]
@@ -63,22 +71,26 @@ class ValueTable:
     def apply(self, op: str, left: int, right: int) -> int:
         if op in ("add", "mul", "min", "max") and right < left:
             left, right = right, left
-        key = (op, left, right)
-        if key not in self.operations:
-            self.operations[key] = self._new(max(self.group_of[left], self.group_of[right]))
-        return self.operations[key]
+        for scope in self._scopes:
+            if (op, left, right, scope) in self.operations:
+                return self.operations[op, left, right, scope]
+        scope = self._scopes[0]
+        number = self._new(max(self.group_of[left], self.group_of[right], scope))
+        self.operations[op, left, right, scope] = number
+        return number
 
     def extent(self, extent: Extent) -> int:
         """The value of an extent. KeyError names a symbol that nothing binds."""
         if not isinstance(extent, Expr):
             return self.constant(int(extent))
-        if extent not in self._memo:
+        memo = self._memos.setdefault(self._scopes[0], {})
+        if extent not in memo:
             parts = [self._monomial(mono, coef) for mono, coef in extent.terms]
             total = parts[0]
             for part in parts[1:]:
                 total = self.apply("add", total, part)
-            self._memo[extent] = total
-        return self._memo[extent]
+            memo[extent] = total
+        return memo[extent]
 
     def _monomial(self, mono: tuple[Sym | Op, ...], coef: int) -> int:
         factors = [self._atom(atom) for atom in mono]
@@ -101,14 +113,14 @@ class ValueTable:
             if extent < 0:
                 raise ValueError(f"{place} is negative: {extent}")
             return value
-        if value not in self._checked:
-            self._checked.add(value)
+        if self._checked.isdisjoint((value, scope) for scope in self._scopes):
+            self._checked.add((value, self._scopes[0]))
             text = str(extent)[:_TEXT_LIMIT]
             self._check(Check(CHECK_NOT_NEGATIVE, value, value, place, text, ""))
         return value
 
     def _check(self, check: Check) -> None:
-        group = max(self.group_of[check.observed], self.group_of[check.expected])
+        group = max(self.group_of[check.observed], self.group_of[check.expected], self._scopes[0])
         while len(self.checks) <= group:
             self.checks.append([])
         self.checks[group].append(check)
@@ -193,7 +205,7 @@ class ValueTable:
             final[number] = len(self.constants) + position
         code = []
         for number in order:
-            op, left, right = by_number[number]
+            op, left, right, _ = by_number[number]
             operands = (left, 0) if op == "dim" else (final[left], final[right])
             code.append((OPERATIONS.index(op), *operands))
         starts = [sum(self.group_of[number] < group for number in order) for group in range(groups + 1)]

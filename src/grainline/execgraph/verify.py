@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from grainline.base import dims
+from grainline.execgraph.frames import lifted
 from grainline.execgraph.gate import unproven
 from grainline.execgraph.ir import RELEASE_INDEX, ExecuteGraph, ExecuteNode, Extent
 from grainline.execgraph.order import execution_order, predecessors
@@ -111,9 +112,65 @@ def _edges(graph: ExecuteGraph) -> Iterator[str]:
                 yield str(problem)
 
 
+def _frames(graph: ExecuteGraph) -> Iterator[str]:
+    """Every owner but 0 has a frame inside a known one; an edge that crosses its border is one of the frame itself, and
+    whoever crosses by data is waited for by the entry."""
+    frames = {frame.owner: frame for frame in graph.frames}
+    nodes = {node.id: node for node in graph.main}
+    if not frames:
+        return
+    producer = {slot: node for node in graph.main for slot in node.outputs}
+    order = Order(graph)
+    for frame in graph.frames:
+        if frame.parent and frame.parent not in frames:
+            yield f"frame {frame.owner} lies in the unknown frame {frame.parent}"
+        if frame.entry not in nodes or frame.exit not in nodes:
+            yield f"frame {frame.owner} has an entry or an exit that does not exist"
+    for node in graph.main:
+        for control in node.controls:
+            if control in nodes and nodes[control].owner != node.owner and not _is_of_frame(nodes[control], node):
+                yield f"node {node.id} ({node.kernel}) waits for node {control} of another frame"
+        for slot in node.inputs:
+            if slot in producer and not order.has(producer[slot], node):
+                yield f"node {node.id} ({node.kernel}) reads slot {slot}, and nothing orders it behind the producer"
+
+
+def _is_of_frame(earlier: ExecuteNode, later: ExecuteNode) -> bool:
+    """Whether an edge across a border belongs to a control frame."""
+    return (earlier.kernel, later.kernel) in (
+        ("SwitchNotify", "BranchPivot"),
+        ("SwitchTurn", "BranchPivot"),
+        ("BranchDone", "WaitAnyone"),
+        ("Enter", "WaitAnyone"),
+        ("BranchPivot", "Exit"),
+    )
+
+
+class Order:
+    """What the edges of Main order, over the borders of frames."""
+
+    def __init__(self, graph: ExecuteGraph) -> None:
+        self.frames = {frame.owner: frame for frame in graph.frames}
+        before = predecessors(graph.main)
+        self.ancestors: dict[int, set[int]] = {}
+        for node in execution_order(graph.main):
+            self.ancestors[node.id] = set().union(*(self.ancestors[i] | {i} for i in before[node.id]))
+
+    def has(self, earlier: ExecuteNode, later: ExecuteNode) -> bool:
+        """Whether `earlier` comes first whenever both run, or they never both run."""
+        if earlier.id in self.ancestors[later.id]:
+            return True
+        edge = lifted(self.frames, (earlier.id, earlier.owner), (later.id, later.owner))
+        return edge is None or edge[0] in self.ancestors[edge[1]]
+
+
 def _guarders(graph: ExecuteGraph) -> Iterator[str]:
     """Every memory, workspace and object slot that is no output has one guarder, which waits for all its users or is
     related to them."""
+    try:
+        order = Order(graph)
+    except (ValueError, KeyError):
+        return  # `_edges` reports it
     outputs = {output.slot for output in graph.outputs}
     guarders: dict[int, list[ExecuteNode]] = {}
     related = set(graph.relations.pairs())
@@ -133,9 +190,14 @@ def _guarders(graph: ExecuteGraph) -> Iterator[str]:
             yield f"slot {slot.id} ({slot.kind} {slot.label!r}) has {len(found)} guarders, expected {expected}"
             continue
         for guarder in found:
-            late = [n.id for n in graph.main if slot.id in n.inputs and n.id != guarder.id]
-            waits = {*guarder.controls, *(node_id for node_id in late if (guarder.id, node_id) in related)}
-            missing = [node_id for node_id in late if node_id not in waits]
+            users = [n for n in graph.main if slot.id in n.inputs and n.id != guarder.id]
+            missing = [
+                user.id
+                for user in users
+                if user.id not in guarder.controls
+                and (guarder.id, user.id) not in related
+                and (user.owner == guarder.owner or not order.has(user, guarder))
+            ]
             if missing:
                 yield f"guarder {guarder.id} of slot {slot.id} does not wait for its users {missing}"
 
@@ -143,20 +205,16 @@ def _guarders(graph: ExecuteGraph) -> Iterator[str]:
 def _contents(graph: ExecuteGraph) -> Iterator[str]:
     """Two nodes that touch the contents of one slot, one of them writing, are ordered."""
     try:
-        order = execution_order(graph.main)
+        order = Order(graph)
     except (ValueError, KeyError):
         return  # `_edges` reports it
-    before = predecessors(graph.main)
-    ancestors: dict[int, set[int]] = {}
-    for node in order:
-        ancestors[node.id] = set().union(*(ancestors[i] | {i} for i in before[node.id] if i in ancestors))
-    touched: dict[int, list[tuple[int, bool]]] = {}
-    for node in order:
+    touched: dict[int, list[tuple[ExecuteNode, bool]]] = {}
+    for node in execution_order(graph.main):
         for slot, writes in touches(node).items():
             for other, other_writes in touched.get(slot, ()):
-                if (writes or other_writes) and other not in ancestors[node.id]:
-                    yield f"nodes {other} and {node.id} touch slot {slot}, one writes, and no edge orders them"
-            touched.setdefault(slot, []).append((node.id, writes))
+                if (writes or other_writes) and not (order.has(other, node) or order.has(node, other)):
+                    yield f"nodes {other.id} and {node.id} touch slot {slot}, one writes, and no edge orders them"
+            touched.setdefault(slot, []).append((node, writes))
 
 
 def touches(node: ExecuteNode) -> dict[int, bool]:
@@ -168,9 +226,11 @@ def touches(node: ExecuteNode) -> dict[int, bool]:
         return touched
     if node.kernel in ("CopyMemory", "EnsureTensorAtOutMemory"):
         return {node.inputs[0]: False, node.inputs[1]: True}
-    if node.kernel == "ExtentsTensor":
+    if node.kernel in ("ExtentsTensor", "GrowMemory"):
         return {node.inputs[0]: True}
-    if node.kernel == "HostCall" or node.kernel in _READERS:
+    if node.kernel == "MoveSlot":
+        return dict.fromkeys(node.inputs, True)
+    if node.kernel in ("HostCall", "SwitchNotify", "SwitchTurn") or node.kernel in _READERS:
         return dict.fromkeys(node.inputs, False)
     return {}
 
@@ -220,26 +280,33 @@ def _relations(graph: ExecuteGraph) -> Iterator[str]:
 
 
 def _extents(graph: ExecuteGraph) -> Iterator[str]:
-    """InferShape groups are numbered 0, 1, ... in execution order; a node waits for the groups of its symbols."""
+    """InferShape groups are numbered 0, 1, ..., later ones behind earlier ones; a node waits for the groups of its
+    symbols."""
     try:
-        order = execution_order(graph.main)
+        order = Order(graph)
     except (ValueError, KeyError):
         return  # `_edges` reports it
-    infers = [node for node in order if node.kernel == "InferShape"]
+    infers = sorted((n for n in graph.main if n.kernel == "InferShape"), key=lambda n: n.attributes["group"])
     if [node.attributes["group"] for node in infers] != list(range(len(infers))) or not infers:
-        yield f"the InferShape groups in execution order are {[node.attributes['group'] for node in infers]}"
-    born: dict[str, int] = {}
+        yield f"the InferShape groups are {[node.attributes['group'] for node in infers]}"
+    for earlier, later in zip(infers, infers[1:]):
+        if not order.has(earlier, later):
+            yield f"nothing orders InferShape {later.id} behind {earlier.id}, which has the group before"
+    born: dict[str, ExecuteNode] = {}
     for node in infers:
-        for shape in node.attributes["shapes"]:
+        for shape in (*node.attributes["shapes"], node.attributes.get("passed", ())):
             for extent in shape or ():
                 for symbol in dims.symbols(extent):
-                    born.setdefault(symbol, node.id)
-    for node in order:
+                    born.setdefault(symbol, node)
+    for node in graph.main:
         for symbol in sorted({s for extent in _extents_of(graph, node) for s in dims.symbols(extent)}):
             if symbol not in born:
                 yield f"node {node.id} ({node.kernel}) uses the symbol {symbol!r}, which nothing binds"
-            elif born[symbol] not in node.controls:
-                yield f"node {node.id} ({node.kernel}) does not wait for node {born[symbol]}, which binds {symbol!r}"
+                continue
+            binder = born[symbol]
+            is_waited_for = binder.id in node.controls or (node.owner != binder.owner and order.has(binder, node))
+            if not is_waited_for:
+                yield f"node {node.id} ({node.kernel}) does not wait for node {binder.id}, which binds {symbol!r}"
 
 
 def _extents_of(graph: ExecuteGraph, node: ExecuteNode) -> list[Extent]:
@@ -252,6 +319,10 @@ def _extents_of(graph: ExecuteGraph, node: ExecuteNode) -> list[Extent]:
         return [*attributes["values"], attributes["offset_bytes"]]
     if node.kernel == "CopyMemory":
         return [attributes["size_bytes"], attributes["source_offset"], attributes["target_offset"]]
+    if node.kernel == "PassExtents":
+        return [*node.attributes["extents"], node.attributes["turn"]]
+    if node.kernel in ("SwitchTurn", "GrowMemory"):
+        return [attributes[name] for name in ("size_bytes", "turn", "limit") if name in attributes]
     if node.kernel == "Tiling":
         return [extent for variant in attributes["variants"] for extent in variant.extents]
     return [*attributes.get("sizes", ()), attributes.get("size_bytes", 0)]
@@ -294,6 +365,7 @@ CHECKS: tuple[Callable[[ExecuteGraph], Iterator[str]], ...] = (
     _signatures,
     _producers,
     _edges,
+    _frames,
     _guarders,
     _contents,
     _launches,
