@@ -42,6 +42,12 @@ class Faults:
     mask: Reg | None = None
 
 
+def exp_of_nonpositive(f: FunctionText, x: Reg) -> Reg:
+    """exp of a value that is at most 0, or NaN."""
+    f.module.math_calls["exp"] += 1
+    return rounded(f, emit_math(f, "exp", x, is_nonpositive=True))
+
+
 def apply(f: FunctionText, op: str, args: tuple[Reg, ...], faults: Faults = Faults()) -> Reg:
     """The elementwise operation `op` (not cast) of registers of one lane count."""
     if op == "select":

@@ -15,11 +15,19 @@ from dataclasses import dataclass, field
 
 from grainline.base.dtypes import BOOL, F32, I64
 from grainline.codegen import memory
-from grainline.codegen.elementwise import FAULT_INDEX, Faults, apply, cast, rounded
+from grainline.codegen.elementwise import FAULT_INDEX, Faults, apply, cast, exp_of_nonpositive, rounded
 from grainline.codegen.emit import FunctionText, Reg, constant, i64
 from grainline.codegen.private import Array
 from grainline.codegen.words import Arguments
-from grainline.tile.access import Dataflow, LinearAccess, is_inside, is_within, linear_access, operands_of
+from grainline.tile.access import (
+    Dataflow,
+    LinearAccess,
+    is_inside,
+    is_nonpositive,
+    is_within,
+    linear_access,
+    operands_of,
+)
 from grainline.tile.ir import Axis, Operation, Tile, TileProgram, View
 
 
@@ -132,6 +140,8 @@ class Evaluator:
             return args[0]
         if operation.op == "cast":
             return cast(self.f, args[0], result.dtype)
+        if operation.op == "exp" and is_nonpositive(self.flow, operation.operands[0]):
+            return exp_of_nonpositive(self.f, args[0])
         return apply(self.f, operation.op, args, Faults(self.mask))
 
     def _extract(self, operation: Operation) -> Reg:

@@ -5,7 +5,7 @@ no element is invented; the merge order is fixed by the lane count."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from grainline.base.dtypes import BF16, BOOL, F16, F32, DType
 from grainline.codegen.elementwise import LOGIC_OPCODES, apply, cast, rounded
@@ -53,9 +53,14 @@ def combine(f: FunctionText, kind: str, a: Reg, b: Reg) -> Reg:
     return f.intrinsic(("u" if dtype.kind == "u" else "s") + kind, a, b)
 
 
+def operand(f: FunctionText, value: Reg, total: Reg) -> Reg:
+    """A value in the lanes and the type of its accumulator."""
+    return cast(f, f.splat(value, total.lanes), total.dtype)
+
+
 def accumulate(f: FunctionText, operation: Operation, total: Reg, values: Sequence[Reg]) -> Reg:
     """The accumulator after one more element, in order; operands are splat to its lanes."""
-    parts = [cast(f, f.splat(value, total.lanes), total.dtype) for value in values]
+    parts = [operand(f, value, total) for value in values]
     if operation.op == "mma":
         return f.fma(parts[0], parts[1], total) if total.dtype.is_float else f.add(f.mul(*parts), total)
     kind = operation.attributes["kind"]
@@ -67,9 +72,13 @@ def accumulate(f: FunctionText, operation: Operation, total: Reg, values: Sequen
 
 def fold_lanes(f: FunctionText, kind: str, a: Reg, lanes: int) -> Reg:
     """Merges the upper half into the lower until `lanes` are left (0: a scalar)."""
+    return fold_halves(f, a, lanes, lambda low, high: combine(f, kind, low, high))
+
+
+def fold_halves(f: FunctionText, a: Reg, lanes: int, merge: Callable[[Reg, Reg], Reg]) -> Reg:
     while a.lanes > max(lanes, 1):
         half = a.lanes // 2
-        a = combine(f, kind, f.shuffle(a, range(half)), f.shuffle(a, range(half, 2 * half)))
+        a = merge(f.shuffle(a, range(half)), f.shuffle(a, range(half, 2 * half)))
     return f.extract(a, 0) if lanes == 0 and a.lanes else a
 
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from grainline.base.dtypes import I64
-from grainline.codegen import memory, reduction
+from grainline.codegen import memory
+from grainline.codegen.accumulators import Accumulator
 from grainline.codegen.emit import FunctionText, Reg, i64
 from grainline.codegen.evaluate import Evaluator
 from grainline.codegen.row_streams import RowStreams
@@ -141,21 +142,27 @@ class RowBody:
 
     def _loops(self, row_pass: RowPass) -> list[Reg]:
         f = self.f
-        wide = [reduction.start(o, self.lanes) for o in row_pass.reductions]
+        sums = self._accumulators(row_pass)
+        wide = [register for each in sums for register in each.start(self.lanes)]
         wide = f.loop(i64(0), self.main_stop, self.lanes, wide, self._packets(row_pass, self.lanes))
-        narrow = [self._fold(o, a, self.width) for o, a in zip(row_pass.reductions, wide, strict=True)]
+        states = self._split(sums, wide, self.lanes)
+        narrow = [register for each, state in zip(sums, states, strict=True) for register in each.narrowed(state)]
         if self.lanes != self.width:
             narrow = f.loop(self.main_stop, self.full_stop, self.width, narrow, self._packets(row_pass, self.width))
         if self.has_tail:
             narrow = self._tail(row_pass, narrow)
-        for operation, total in zip(row_pass.reductions, narrow, strict=True):
-            assert operation.result is not None
-            scalar = self._fold(operation, total, 0)
-            self.ev.remember(operation.result, reduction.finish(f, operation, scalar, self.count))
+        for each, state in zip(sums, self._split(sums, narrow, self.width), strict=True):
+            assert each.operation.result is not None
+            self.ev.remember(each.operation.result, each.finish(state, self.count))
         return []
 
-    def _fold(self, operation: Operation, total: Reg, lanes: int) -> Reg:
-        return reduction.fold_lanes(self.f, operation.attributes["kind"], total, lanes)
+    def _accumulators(self, row_pass: RowPass) -> list[Accumulator]:
+        return [Accumulator(self.f, operation, self.width) for operation in row_pass.reductions]
+
+    def _split(self, sums: list[Accumulator], registers: list[Reg], lanes: int) -> list[list[Reg]]:
+        """The state of each reduction among the registers of all, for packets of `lanes`."""
+        rest = iter(registers)
+        return [[next(rest) for _ in each.start(lanes)] for each in sums]
 
     def _spill_roots(self, row_pass: RowPass) -> list[Operation]:
         """The definitions of spilled values, as effects whose operands must be ready."""
@@ -181,7 +188,7 @@ class RowBody:
         kept = [ev.vector(spill.tile) for spill in row_pass.spills]
         for store in row_pass.stores:
             ev.value(store.operands[0])
-        results = [self._accumulate(o, total) for o, total in zip(row_pass.reductions, carried, strict=True)]
+        results = self._accumulate(row_pass, carried)
         for spill, value in zip(row_pass.spills, kept, strict=True):
             place = self._spill_address(spill, index)
             memory.store(f, place, value, self._spill_mask(spill), is_private=spill.row is None)
@@ -191,9 +198,12 @@ class RowBody:
         ev.leave()
         return results
 
-    def _accumulate(self, operation: Operation, total: Reg) -> Reg:
-        merged = reduction.accumulate(self.f, operation, total, [self.ev.vector(operation.operands[0])])
-        return merged if self.ev.mask is None else self.f.select(self.ev.mask, merged, total)
+    def _accumulate(self, row_pass: RowPass, carried: list[Reg]) -> list[Reg]:
+        ev, sums = self.ev, self._accumulators(row_pass)
+        after: list[Reg] = []
+        for each, state in zip(sums, self._split(sums, carried, ev.lanes), strict=True):
+            after += each.step(state, ev.vector(each.operation.operands[0]), ev.mask)
+        return after
 
     def _load_spills(self, row_pass: RowPass) -> None:
         """Reads the spilled values that this pass uses."""

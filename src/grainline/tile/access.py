@@ -259,6 +259,16 @@ class Dataflow:
         return [o for o in self.operations if o.result is not None and o.result.id in needed]
 
 
+def is_nonpositive(flow: Dataflow, tile: Tile) -> bool:
+    """Whether a value is at most 0, or NaN, by its form: t - max(t)."""
+    definition = flow.define(tile)
+    if definition.op != "sub":
+        return False
+    value, least = definition.operands
+    bound = flow.define(least)
+    return bound.op == "reduce" and bound.attributes["kind"] == "max" and bound.operands[0] == value
+
+
 def tile_axes(program: TileProgram) -> tuple[Axis, ...]:
     """The axes that are not bound, in order of first appearance."""
     found: dict[Axis, None] = {}

@@ -22,6 +22,8 @@ SINGLE: dict[str, Callable[..., Reg]] = {
 }
 
 
+#: what is realised otherwise where the argument is known to be at most 0, or NaN; with the same bits
+NONPOSITIVE = {"exp": exponential.exp_of_nonpositive}
 ACCURATE = SINGLE | {"sigmoid": double.sigmoid, "tanh": double.tanh, "erf": double.erf}
 
 
@@ -29,10 +31,11 @@ def names() -> tuple[str, ...]:
     return tuple(SINGLE)
 
 
-def emit_math(f: FunctionText, name: str, *args: Reg) -> Reg:
+def emit_math(f: FunctionText, name: str, *args: Reg, is_nonpositive: bool = False) -> Reg:
     """The function `name` of the arguments, in their element type; f16 goes through f32. The module says which tier."""
     dtype = args[0].dtype
     single = (ACCURATE if f.module.math.is_accurate else SINGLE)[name]
+    single = NONPOSITIVE.get(name, single) if is_nonpositive else single
     if dtype == F64:
         return _double(f, name, args)
     if dtype == F16:

@@ -1,8 +1,8 @@
 """exp, log and what follows from them, for f32.
 
 exp: n = round(x / ln 2), r = x - n ln 2 in two pieces (Cody and Waite), exp(r) = 1 + r + r*r*q(r), times 2**n in two
-steps, so denormal results are rounded once. log: x = m * 2**e with m in [sqrt(1/2), sqrt(2)), f = m - 1,
-log = f - f*f/2 + f**3 p(f) + e ln 2, denormals scaled by 2**23 first.
+steps, so denormal results are rounded once; ROUNDER has no fraction bits, adding it rounds. log: x = m * 2**e with m in
+[sqrt(1/2), sqrt(2)), f = m - 1, log = f - f*f/2 + f**3 p(f) + e ln 2, denormals scaled by 2**23 first.
 """
 
 from __future__ import annotations
@@ -17,16 +17,21 @@ LN2_HIGH = 0.693359375  # 12 bits: n * LN2_HIGH is exact
 LN2_LOW = -2.12194440054690583e-4
 EXP_HIGH = 89.0  # exp is infinite
 EXP_LOW = -104.0  # exp is zero
+ROUNDER = 1.5 * 2.0**23
 
 
 def exp(f: FunctionText, x: Reg) -> Reg:
-    clamped = at_most(f, at_least(f, x, EXP_LOW), EXP_HIGH)
-    return times_power_of_two(f, *_reduced_exp(f, clamped))
+    return exp_of_nonpositive(f, at_most(f, x, EXP_HIGH))
+
+
+def exp_of_nonpositive(f: FunctionText, x: Reg) -> Reg:
+    """exp of values up to EXP_HIGH and of NaN: those that cannot overflow need one bound less."""
+    return times_power_of_two(f, *_reduced_exp(f, at_least(f, x, EXP_LOW)))
 
 
 def _reduced_exp(f: FunctionText, x: Reg) -> tuple[Reg, Reg]:
     """exp(r) and the whole float n with x = n ln 2 + r. A NaN is in both."""
-    rounded = f.intrinsic("rint", f.binary("fmul", x, like(x, LOG2_E)))
+    rounded = f.binary("fsub", f.fma(x, like(x, LOG2_E), like(x, ROUNDER)), like(x, ROUNDER))
     r = f.fma(rounded, like(x, -LN2_HIGH), x)
     r = f.fma(rounded, like(x, -LN2_LOW), r)
     tail = horner(f, r, EXP_TAIL)
@@ -79,13 +84,13 @@ def log1p(f: FunctionText, x: Reg) -> Reg:
 
 def sigmoid(f: FunctionText, x: Reg) -> Reg:
     """1 / (1 + e) or e / (1 + e) with e = exp(-|x|): no overflow, denormal results kept."""
-    e = exp(f, negate(f, f.intrinsic("fabs", x)))
+    e = exp_of_nonpositive(f, negate(f, f.intrinsic("fabs", x)))
     top = f.select(f.compare("fcmp olt", x, like(x, 0.0)), e, like(x, 1.0))
     return f.binary("fdiv", top, f.binary("fadd", e, like(x, 1.0)))
 
 
 def softplus(f: FunctionText, x: Reg) -> Reg:
     """max(x, 0) + log1p(exp(-|x|))."""
-    e = exp(f, negate(f, f.intrinsic("fabs", x)))
+    e = exp_of_nonpositive(f, negate(f, f.intrinsic("fabs", x)))
     top = f.select(f.compare("fcmp olt", x, like(x, 0.0)), like(x, 0.0), x)
     return f.binary("fadd", top, log1p(f, e))
