@@ -37,6 +37,10 @@ void bind_pool(nb::module_& module) {
       "set_thread_limit", [](int limit) { Pool::process().set_thread_limit(limit); }, arg("limit"),
       "Upper limit of threads in this process; 0: all processors allowed.");
   module.def(
+      "keep_threads_hot", [](bool is_wanted) { Pool::process().keep_threads_hot(is_wanted); },
+      arg("is_wanted"),
+      "Whether pool threads spin between the launches of a run, or sleep on a condition variable.");
+  module.def(
       "processors", [] { return Pool::process().processors(); },
       "Processors that this process may use.");
   module.def("threads_started", [] { return Pool::process().threads_started(); });

@@ -1,5 +1,6 @@
 // Closed counts: what a launch of `programs` tile programs means in packets, blocks and tasks.
-// Exact as counts (task k belongs to home k mod h); stealing makes them no bound in time.
+// Exact as counts, be tasks dealt to h homes in turn or in ranges; stealing makes them no bound in
+// time.
 #pragma once
 
 #include <cstdint>

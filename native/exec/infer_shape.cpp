@@ -5,6 +5,7 @@
 #include <string>
 
 #include "exec/run_state.h"
+#include "threads/pool.h"
 
 namespace grainline {
 namespace {
@@ -171,7 +172,8 @@ bool RunState::tile(const Group& group, bool is_first) {
 }
 
 // Pool threads are woken once, at the start of a run: when what all launches save with awake
-// threads is more than waking them costs and what is lost until they have come.
+// threads is more than waking them costs and what is lost until they have come. Where threads do
+// not stay awake every launch wakes its own, which its price says.
 bool RunState::is_worth_waking(const Group& group) {
   double saved_ps = 0;
   for (int64_t i = group.launch_begin; i < group.launch_end; ++i) {
@@ -182,13 +184,14 @@ bool RunState::is_worth_waking(const Group& group) {
     if (homes_allowed > 1)
       saved_ps += alone - choose(program_->variants[first], homes_allowed).time_ps;
   }
+  if (!Pool::process().keeps_threads_hot()) return saved_ps > 0;
   return saved_ps > costs.parked_paid_ps + (costs.parked_delay_ps - costs.parked_paid_ps) / 2;
 }
 
 LaunchChoice RunState::choose(const VariantRow& variant, int homes) const {
   const LaunchWork work{value(variant.cost_ps), value(variant.traffic_bytes),
                         value(variant.task_ps), value(variant.blocks)};
-  return choose_launch(work, homes, true, costs);
+  return choose_launch(work, homes, Pool::process().keeps_threads_hot(), costs);
 }
 
 // Picks the variant that ends first by its prediction, then fills what the launch needs.

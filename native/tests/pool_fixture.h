@@ -33,6 +33,22 @@ class PretendProcessors {
   }
 };
 
+class NoHotThreads {
+ public:
+  NoHotThreads() { Pool::process().keep_threads_hot(false); }
+  ~NoHotThreads() { Pool::process().keep_threads_hot(true); }
+};
+
+// A test of what holds whether pool threads stay hot or sleep on a condition variable: it is two.
+#define TEST_OF_BOTH_POOLS(name)                 \
+  static void both_##name();                     \
+  TEST(name) { both_##name(); }                  \
+  TEST(name##_without_hot_threads) {             \
+    const ::grainline::test::NoHotThreads sleep; \
+    both_##name();                               \
+  }                                              \
+  static void both_##name()
+
 // Returns when every pool thread there is has run a task, so none is still being started. To be
 // called before a fork: AddressSanitizer allocates on behalf of a new thread, and a child made at
 // that moment would inherit the lock of its allocator.

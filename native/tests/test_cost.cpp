@@ -15,14 +15,17 @@ struct Share {
   int64_t packets = 0, blocks = 0, tasks = 0;
 };
 
-// Deals the tasks out one by one, as the pool does.
-std::vector<Share> deal(const ExecutionWork& work, const WorkRequest& request, int64_t homes) {
+// Deals the tasks out one by one: in turn, or in ranges as the pool does. The counts are the same.
+std::vector<Share> deal(const ExecutionWork& work, const WorkRequest& request, int64_t homes,
+                        bool in_turn) {
   std::vector<Share> shares(static_cast<size_t>(homes));
   const int64_t packets_per_block = request.block_size / request.packet_width;
   int64_t task = 0;
   for (int64_t begin = 0; begin < work.block_count; begin += work.blocks_per_task, ++task) {
     const int64_t end = std::min(begin + work.blocks_per_task, work.block_count);
-    Share& share = shares[static_cast<size_t>(task % homes)];
+    int64_t home = in_turn ? task % homes : 0;
+    while (!in_turn && task >= (home + 1) * work.task_count / homes) ++home;
+    Share& share = shares[static_cast<size_t>(home)];
     share.tasks += 1;
     share.blocks += end - begin;
     share.packets +=
@@ -31,12 +34,12 @@ std::vector<Share> deal(const ExecutionWork& work, const WorkRequest& request, i
   return shares;
 }
 
-void check_against_dealing(const WorkRequest& r) {
+void check_against_dealing(const WorkRequest& r, bool in_turn) {
   const ExecutionWork work = count_work(r);
   const int64_t programs = r.physical_programs;
   EXPECT(work.packet_count == (programs + r.packet_width - 1) / r.packet_width, "packets");
   EXPECT(work.block_count == (programs + r.block_size - 1) / r.block_size, "blocks");
-  const std::vector<Share> shares = deal(work, r, work.active_workers);
+  const std::vector<Share> shares = deal(work, r, work.active_workers, in_turn);
   Share most, sum;
   for (const Share& share : shares) {
     most.packets = std::max(most.packets, share.packets);
@@ -66,7 +69,8 @@ TEST(closed_counts_equal_dealing_task_by_task) {
       for (int64_t programs : {1, 7, 8, 9, 31, 32, 33, 65, 127, 257, 4097})
         for (int64_t grain :
              {int64_t{0}, int64_t{1}, int64_t{2}, int64_t{3}, int64_t{16}, (int64_t{1} << 32) - 1})
-          check_against_dealing({programs, width, 32, workers, grain, 32});
+          for (bool in_turn : {true, false})
+            check_against_dealing({programs, width, 32, workers, grain, 32}, in_turn);
 }
 
 TEST(no_programs_count_nothing) {

@@ -40,7 +40,7 @@ struct Counting {
 
 }  // namespace
 
-TEST(every_block_exactly_once) {
+TEST_OF_BOTH_POOLS(every_block_exactly_once) {
   const PretendProcessors many(8);
   const RunScope run;
   for (int64_t blocks : {0, 1, 2, 3, 7, 8, 31, 64, 257, 1000})
@@ -53,7 +53,7 @@ TEST(every_block_exactly_once) {
       }
 }
 
-TEST(many_dispatches_in_a_row_lose_nothing) {
+TEST_OF_BOTH_POOLS(many_dispatches_in_a_row_lose_nothing) {
   const PretendProcessors two(2);
   const RunScope run;
   for (int i = 0; i < scaled(20000); ++i) {
@@ -94,7 +94,7 @@ TEST(one_home_is_one_call_on_the_caller) {
 
 // args: base of the scratch, homes of this dispatch. Home sets alternate, so that a thread which
 // comes late from a wide dispatch must not enter the narrow one that follows.
-TEST(scratch_is_private_to_each_home) {
+TEST_OF_BOTH_POOLS(scratch_is_private_to_each_home) {
   const PretendProcessors eight(8);
   constexpr size_t kStride = 64;
   alignas(64) static std::byte scratch[8 * kStride];
@@ -115,7 +115,7 @@ TEST(scratch_is_private_to_each_home) {
   }
 }
 
-TEST(first_fault_is_returned_and_the_rest_skipped) {
+TEST_OF_BOTH_POOLS(first_fault_is_returned_and_the_rest_skipped) {
   const PretendProcessors four(4);
   static std::atomic<int64_t> done;
   const TileKernel kernel = [](const uint64_t*, int64_t begin, int64_t end, void*) -> int32_t {
@@ -141,7 +141,7 @@ TEST(first_fault_is_returned_and_the_rest_skipped) {
 
 // The first task that a pool thread gets waits until everything else is done: its other tasks must
 // have been taken by the caller. The caller waits in block 0 until the pool thread has begun.
-TEST(a_slow_thread_is_stolen_from) {
+TEST_OF_BOTH_POOLS(a_slow_thread_is_stolen_from) {
   const PretendProcessors two(2);
   const RunScope run;
   static std::atomic<int> done;
@@ -168,7 +168,30 @@ TEST(a_slow_thread_is_stolen_from) {
   }
 }
 
-TEST(nested_dispatch_runs_inline) {
+// Every home waits in its first task until all have begun theirs, so nothing is stolen before.
+TEST_OF_BOTH_POOLS(homes_own_tasks_that_lie_together) {
+  const PretendProcessors four(4);
+  static std::atomic<int> begun;
+  static std::atomic<int64_t> firsts;
+  static thread_local int seen_round = 0;
+  static int round;
+  const TileKernel kernel = [](const uint64_t*, int64_t begin, int64_t, void*) -> int32_t {
+    if (seen_round == round) return 0;
+    seen_round = round;
+    firsts += int64_t{1} << begin;
+    for (++begun; begun < 4;) sched_yield();
+    return 0;
+  };
+  for (round = 1; round <= 20; ++round) {
+    begun = 0;
+    firsts = 0;
+    EXPECT(Pool::process().dispatch({kernel, nullptr, 22, 2, 4, nullptr, 0}) == 0, "no fault");
+    // 11 tasks of 2 blocks: from task 0, 2, 5 and 8 on.
+    EXPECT(firsts == (1 << 0 | 1 << 4 | 1 << 10 | 1 << 16), "home i begins with task i C / h");
+  }
+}
+
+TEST_OF_BOTH_POOLS(nested_dispatch_runs_inline) {
   const PretendProcessors four(4);
   static std::atomic<int64_t> sum;
   static std::atomic<int> strays;
@@ -189,7 +212,7 @@ TEST(nested_dispatch_runs_inline) {
   EXPECT(sum == 500 && strays == 0, "all inner blocks, on the thread of the outer task");
 }
 
-TEST(concurrent_submitters_do_not_wait_for_each_other) {
+TEST_OF_BOTH_POOLS(concurrent_submitters_do_not_wait_for_each_other) {
   const PretendProcessors four(4);
   std::atomic<int> wrong{0};
   std::vector<std::thread> threads;
@@ -209,7 +232,7 @@ TEST(concurrent_submitters_do_not_wait_for_each_other) {
   EXPECT(Pool::process().active_runs() == 0, "all runs ended");
 }
 
-TEST(a_busy_pool_is_not_waited_for) {
+TEST_OF_BOTH_POOLS(a_busy_pool_is_not_waited_for) {
   const PretendProcessors two(2);
   static std::atomic<bool> is_blocked, may_go;
   is_blocked = may_go = false;
@@ -244,7 +267,7 @@ TEST(the_thread_limit_bounds_the_homes) {
   EXPECT(pool.homes_allowed() == 6, "a negative limit is none");
 }
 
-TEST(the_log_has_every_task_of_every_home) {
+TEST_OF_BOTH_POOLS(the_log_has_every_task_of_every_home) {
   const PretendProcessors four(4);
   const RunScope run;
   Pool& pool = Pool::process();

@@ -15,6 +15,7 @@
 #include "memory/output_pool.h"
 #include "pool_fixture.h"
 #include "threads/pool.h"
+#include "threads/topology.h"
 
 using namespace grainline;
 using namespace grainline::test;
@@ -63,7 +64,7 @@ int status_in_child(int (*body)()) {
 
 }  // namespace
 
-TEST(nothing_spins_outside_a_run) {
+TEST_OF_BOTH_POOLS(nothing_spins_outside_a_run) {
   const PretendProcessors two(2);
   dispatch_runs_all(2);
   EXPECT(becomes_parked(), "the thread parks when there is no run");
@@ -99,6 +100,69 @@ TEST(a_run_that_waits_does_not_keep_threads_spinning) {
   EXPECT(process_cpu_ns() - before_ns < 20'000'000, "a run that waits uses no processor time");
 }
 
+// A task takes long enough for the thread to be there when the next one comes, if it spun.
+TEST(without_hot_threads_every_dispatch_finds_them_asleep) {
+  const PretendProcessors two(2);
+  const NoHotThreads sleep;
+  const RunScope run;
+  for (int i = 0; i < 20; ++i) {
+    EXPECT(dispatch_runs_all(2), "every block");
+    EXPECT(becomes_parked(), "a thread that has nothing to do sleeps, inside a run too");
+  }
+  Pool::process().warm(2);
+  EXPECT(!Pool::process().pool_threads_hot(), "nothing is woken without work");
+}
+
+// Threads that sleep in one way are woken by those who would sleep in the other.
+TEST(threads_are_woken_however_they_sleep) {
+  const PretendProcessors four(4);
+  for (int i = 0; i < scaled(2000); ++i) {
+    Pool::process().keep_threads_hot(i % 3 == 0);
+    if (!EXPECT(dispatch_runs_all(4), "every block")) break;
+    if (i % 100 == 0) let_every_pool_thread_run();
+  }
+  Pool::process().keep_threads_hot(true);
+}
+
+// Both homes wait in their task until both have begun, so each runs one. The pool thread must not
+// be allowed where the caller is, and must be where the caller was.
+TEST_OF_BOTH_POOLS(a_thread_is_kept_off_the_callers_processor) {
+  cpu_set_t allowed;
+  sched_getaffinity(0, sizeof allowed, &allowed);
+  if (CPU_COUNT(&allowed) < 2) {
+    std::puts("  skipped: there is one processor");
+    return;
+  }
+  const PretendProcessors two(2);
+  static std::thread::id caller;
+  static std::atomic<int> begun;
+  static cpu_set_t of_thread;
+  caller = std::this_thread::get_id();
+  const TileKernel note_mask = [](const uint64_t*, int64_t, int64_t, void*) -> int32_t {
+    if (std::this_thread::get_id() != caller) sched_getaffinity(0, sizeof of_thread, &of_thread);
+    for (++begun; begun < 2;) sched_yield();
+    return 0;
+  };
+  for (int i = 0; i < 20; ++i) {
+    int place = current_processor();
+    do {
+      place = (place + 1) % CPU_SETSIZE;
+    } while (!CPU_ISSET(static_cast<size_t>(place), &allowed));
+    cpu_set_t here;
+    CPU_ZERO(&here);
+    CPU_SET(static_cast<size_t>(place), &here);
+    EXPECT(becomes_parked(), "the thread sleeps");
+    sched_setaffinity(0, sizeof here, &here);
+    cpu_set_t with_choice = allowed;
+    sched_setaffinity(0, sizeof with_choice, &with_choice);
+    begun = 0;
+    Pool::process().dispatch({note_mask, nullptr, 2, 1, 2, nullptr, 0});
+    if (place != current_processor()) continue;  // somebody else needed that processor
+    EXPECT(!CPU_ISSET(static_cast<size_t>(place), &of_thread), "not where the caller is");
+    EXPECT(CPU_COUNT(&of_thread) == CPU_COUNT(&allowed) - 1, "anywhere else");
+  }
+}
+
 // Where there is one processor only, the thread that was woken sleeps again before the caller
 // looks.
 TEST(warm_wakes_the_threads) {
@@ -116,7 +180,7 @@ TEST(warm_wakes_the_threads) {
   EXPECT(dispatch_runs_all(2), "and the pool works");
 }
 
-TEST(more_homes_than_processors_do_not_stall) {
+TEST_OF_BOTH_POOLS(more_homes_than_processors_do_not_stall) {
   const PretendProcessors many(8);
   const RunScope run;
   dispatch_runs_all(8);
@@ -128,7 +192,7 @@ TEST(more_homes_than_processors_do_not_stall) {
          "no dispatch waits for a scheduler tick");
 }
 
-TEST(a_child_of_fork_has_a_working_pool) {
+TEST_OF_BOTH_POOLS(a_child_of_fork_has_a_working_pool) {
   dispatch_runs_all(2);
   let_every_pool_thread_run();
   const PretendProcessors two(2);
@@ -165,7 +229,7 @@ TEST(a_child_may_leave_in_the_ordinary_way) {
   EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 0, "teardown in the child joins nobody");
 }
 
-TEST(forking_while_others_dispatch_never_hangs) {
+TEST_OF_BOTH_POOLS(forking_while_others_dispatch_never_hangs) {
   if (kIsThreadSanitized || kIsAddressSanitized) {
     std::puts("  skipped: the sanitizers' own locks do not survive a fork while others run");
     return;

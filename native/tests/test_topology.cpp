@@ -1,7 +1,10 @@
+#include <sched.h>
 #include <stdlib.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "check.h"
 #include "threads/topology.h"
@@ -86,4 +89,33 @@ TEST(damaged_group_lines_are_ignored) {
   FakeRoot root;
   root.write("/proc/self/cgroup", "\n:\n::\nnonsense\n3:cpuset\n1:cpu:relative\n");
   EXPECT(quota_processors(root.path()) == 0, "nothing readable, no quota");
+}
+
+TEST(an_avoided_processor_is_left_and_given_back) {
+  cpu_set_t before, after;
+  if (sched_getaffinity(0, sizeof before, &before) != 0) return;
+  const int first = current_processor();
+  const bool has_choice = CPU_COUNT(&before) > 1;
+  EXPECT(avoid_processor(0, first, -1) == has_choice, "unless it is the only one");
+  EXPECT((current_processor() != first) == has_choice, "the thread is elsewhere at once");
+  EXPECT(!avoid_processor(0, -1, -1) && !avoid_processor(0, CPU_SETSIZE, -1), "no such processor");
+  sched_setaffinity(0, sizeof before, &before);
+  if (!has_choice) return;
+  std::atomic<int> thread{0};
+  std::atomic<bool> may_end{false};
+  std::thread other([&] {
+    thread = current_thread();
+    while (!may_end) sched_yield();
+  });
+  while (thread == 0) sched_yield();
+  EXPECT(avoid_processor(thread, first, -1), "another thread can be kept off");
+  int second = 0;
+  while (second == first || !CPU_ISSET(static_cast<size_t>(second), &before)) ++second;
+  EXPECT(avoid_processor(thread, second, first), "and then off another processor");
+  sched_getaffinity(thread, sizeof after, &after);
+  EXPECT(CPU_ISSET(static_cast<size_t>(first), &after), "the first one is given back");
+  EXPECT(!CPU_ISSET(static_cast<size_t>(second), &after), "the second one is forbidden");
+  EXPECT(CPU_COUNT(&after) == CPU_COUNT(&before) - 1, "nothing else changed");
+  may_end = true;
+  other.join();
 }

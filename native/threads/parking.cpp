@@ -55,4 +55,35 @@ void wake_all_sleepers(std::atomic<uint32_t>& word) noexcept { word.notify_all()
 
 #endif
 
+void Sleeper::announce(bool on_condition) noexcept {
+  word_.store(on_condition ? kOnCondition : kOnFutex, std::memory_order_seq_cst);
+}
+
+// Only the sleeper itself announces, so the word is what it announced, or kAwake.
+void Sleeper::sleep() noexcept {
+  if (word_.load(std::memory_order_relaxed) != kOnCondition) return sleep_on(word_, kOnFutex);
+  pthread_mutex_lock(&lock_);
+  while (word_.load(std::memory_order_relaxed) == kOnCondition)
+    pthread_cond_wait(&condition_, &lock_);
+  pthread_mutex_unlock(&lock_);
+}
+
+void Sleeper::wake() noexcept {
+  if (word_.load(std::memory_order_seq_cst) == kAwake) return;
+  const uint32_t way = word_.exchange(kAwake, std::memory_order_seq_cst);
+  if (way == kOnFutex) wake_sleeper(word_);
+  if (way != kOnCondition) return;
+  // The lock is held once between the exchange and the signal, so that the sleeper is before its
+  // test of the word or in the wait, and not between them.
+  pthread_mutex_lock(&lock_);
+  pthread_mutex_unlock(&lock_);
+  pthread_cond_signal(&condition_);
+}
+
+void Sleeper::reset() noexcept {
+  withdraw();
+  lock_ = PTHREAD_MUTEX_INITIALIZER;
+  condition_ = PTHREAD_COND_INITIALIZER;
+}
+
 }  // namespace grainline

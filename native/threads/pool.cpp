@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/relax.h"
 #include "threads/parking.h"
+#include "threads/topology.h"
 
 namespace grainline {
 namespace {
@@ -27,9 +28,11 @@ uint32_t low_of(uint64_t word) { return static_cast<uint32_t>(word); }
 
 int64_t ceil_div(int64_t value, int64_t unit) { return (value - 1) / unit + 1; }
 
-// How many of `tasks` belong to this home: those k with k mod homes == home.
+// The first task of a home; it owns those up to the first of the next home.
+int64_t first_task(int64_t tasks, int64_t homes, int64_t home) { return home * tasks / homes; }
+
 int64_t tasks_of_home(int64_t tasks, int64_t homes, int64_t home) {
-  return (tasks - home + homes - 1) / homes;
+  return first_task(tasks, homes, home + 1) - first_task(tasks, homes, home);
 }
 
 }  // namespace
@@ -70,6 +73,7 @@ uint32_t Pool::publish(const Job& job) noexcept {
   // Relaxed: only the holder of busy_ writes it.
   const uint32_t epoch = high_of(state_.load(relaxed)) + 1;
   job_ = job;
+  caller_processor_.store(current_processor(), relaxed);
   settled_.store(0, relaxed);
   fault_.store(0, relaxed);
   for (uint32_t home = 0; home < homes; ++home) {
@@ -77,7 +81,7 @@ uint32_t Pool::publish(const Job& job) noexcept {
     // Release: a successful claim (acquire) sees the job and the reset counters.
     cursors_[home].word.store(pack(epoch, count), std::memory_order_release);
   }
-  // seq_cst, against the parking thread's "set parked, then read state": one of us sees the other.
+  // seq_cst, against the parking thread's "announce, then read state": one of us sees the other.
   state_.store(pack(epoch, homes), std::memory_order_seq_cst);
   wake(1);
   return epoch;
@@ -85,7 +89,7 @@ uint32_t Pool::publish(const Job& job) noexcept {
 
 void Pool::warm(int homes) noexcept {
   homes = std::min(homes, homes_allowed());
-  if (homes <= 1 || !try_lock()) return;
+  if (homes <= 1 || !keeps_threads_hot() || !try_lock()) return;
   homes = start_threads(homes);
   // A dispatch without tasks: everyone comes, finds nothing, and is hot.
   if (homes > 1) publish(Job{nullptr, nullptr, 0, 1, 0, nullptr, 0, homes});
@@ -149,8 +153,7 @@ uint32_t Pool::claim_rest(int owner, uint32_t epoch) noexcept {
 uint32_t Pool::run_task(int home, int owner, uint32_t left, uint32_t epoch) noexcept {
   const Job& job = job_;  // stable: we hold an unsettled claim
   if (fault_.load(relaxed) != 0) return 1 + claim_rest(owner, epoch);
-  const int64_t index = tasks_of_home(job.tasks, job.homes, owner) - left;
-  const int64_t begin = (owner + index * job.homes) * job.grain;
+  const int64_t begin = (first_task(job.tasks, job.homes, owner + 1) - left) * job.grain;
   const int64_t end = begin + std::min(job.grain, job.blocks - begin);
   void* scratch = job.scratch + static_cast<size_t>(home) * job.scratch_stride;
   const int32_t result = job.fn(job.args, begin, end, scratch);

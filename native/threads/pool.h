@@ -1,9 +1,10 @@
 // The one process-wide pool of threads.
 //
-// A dispatch cuts `blocks` into C = ceil(blocks / grain) tasks; task k belongs to home k mod h. The
-// caller is home 0 and works; h - 1 pool threads are activated. Whoever finished its own tasks
-// steals one task at a time, walking round-robin from its right neighbour, until a whole round
-// finds nothing.
+// A dispatch cuts `blocks` into C = ceil(blocks / grain) tasks; home i owns those from i C / h up
+// to (i + 1) C / h, rounded down. The caller is home 0 and works; h - 1 pool threads are activated.
+// Whoever finished its own tasks steals one task at a time, walking round-robin from its right
+// neighbour, until a whole round finds nothing. Ranges that lie together keep a home's data in its
+// caches from one launch to the next, and its prefetches off what others write.
 //
 // Claim protocol. Every home has a cursor: epoch of the dispatch << 32 | tasks left. A task is
 // claimed by a compare-exchange that must find the claimer's epoch and a count above zero, so a
@@ -17,6 +18,11 @@
 // otherwise it sleeps. The caller wakes home 1 only, and home i wakes 2i and 2i + 1, so what the
 // caller pays does not grow with h.
 //
+// Places. The scheduler likes to wake a thread where it slept last or near its waker, be it the
+// very processor that the caller computes on: there it would stop the caller, do all the work alone
+// and then spin while the caller waits for its processor. So a pool thread is forbidden the
+// processor of the caller that wakes it, until another caller or another processor takes its place.
+//
 // A busy pool is never waited for: a concurrent or nested dispatch runs inline on its caller.
 //
 // fork: the child has no pool threads, a clean pool, and starts threads again when it needs them.
@@ -29,6 +35,7 @@
 
 #include "base/float_environment.h"
 #include "base/kernel_abi.h"
+#include "threads/parking.h"
 #include "threads/pool_log.h"
 
 namespace grainline {
@@ -49,8 +56,11 @@ struct Dispatch {
 //   state_        epoch << 32 | homes of the newest dispatch; written by the holder of busy_.
 //   cursors_[i]   filled by the holder of busy_, counted down by everyone.
 //   settled_, fault_        pool threads add; the caller reads. Reset by the holder of busy_.
-//   slots_[i].parked        set by thread i before it sleeps; cleared by whoever wakes it.
+//   slots_[i].sleeper       announced by thread i before it sleeps; cleared by whoever wakes it.
+//   slots_[i].thread, avoided   written by thread i as it starts; avoided then by whoever wakes it.
+//   caller_processor_  written by the holder of busy_, read by wakers. A hint.
 //   active_runs_  RunScopes add and subtract; everyone reads.
+//   never_spins_  an option; everyone reads.
 class Pool {
  public:
   static constexpr int kMaxHomes = 256;
@@ -77,7 +87,13 @@ class Pool {
   // Is the first pool thread awake? Then a dispatch costs nanoseconds, not a wake-up.
   bool pool_threads_hot() const noexcept;
   // Wakes the threads of `homes` homes; for the start of a run that holds a launch worth it.
+  // Nothing where threads do not stay hot.
   void warm(int homes) noexcept;
+
+  // With false, threads sleep on a condition variable whenever they have nothing to do, inside a
+  // run too: every dispatch wakes them. For comparison, and where no thread may spin.
+  void keep_threads_hot(bool is_wanted) noexcept { never_spins_.store(!is_wanted, relaxed); }
+  bool keeps_threads_hot() const noexcept { return !never_spins_.load(relaxed); }
 
   // Process-wide upper limit of homes; 0: as many as processors are allowed.
   void set_thread_limit(int limit) noexcept;
@@ -92,6 +108,7 @@ class Pool {
   int active_runs() const noexcept { return active_runs_.load(std::memory_order_relaxed); }
 
  private:
+  static constexpr auto relaxed = std::memory_order_relaxed;
   friend class RunScope;
 
   struct alignas(64) Job {
@@ -108,7 +125,9 @@ class Pool {
     std::atomic<uint64_t> word{0};
   };
   struct alignas(64) Slot {
-    std::atomic<uint32_t> parked{0};
+    Sleeper sleeper;
+    std::atomic<int> thread{0};    // of the system; known before it first sleeps
+    std::atomic<int> avoided{-1};  // the processor that it is forbidden
   };
 
   static int32_t run_whole(const Dispatch& d) noexcept {
@@ -136,6 +155,7 @@ class Pool {
   uint64_t await_change(int home, uint64_t seen, int64_t hot_until_ns) noexcept;
   uint64_t park(int home, uint64_t seen) noexcept;
   void wake(int home) noexcept;
+  void keep_off_the_caller(int home) noexcept;
   bool may_spin(int home) const noexcept;
   bool has_processor_for_all() const noexcept;
 
@@ -146,10 +166,12 @@ class Pool {
   alignas(64) std::atomic<uint32_t> settled_{0};
   std::atomic<int32_t> fault_{0};
   std::atomic<uint32_t> caller_parked_{0};
+  std::atomic<int> caller_processor_{-1};
   alignas(64) std::atomic<int> active_runs_{0};
   std::atomic<int> processors_{0};
   std::atomic<int> processors_override_{0};
   std::atomic<int> thread_limit_{0};
+  std::atomic<bool> never_spins_{false};
   std::atomic<bool> has_fork_hook_{false};
   PoolLog log_;
   Cursor cursors_[kMaxHomes];

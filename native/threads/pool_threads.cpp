@@ -52,7 +52,7 @@ int Pool::homes_allowed() noexcept {
 }
 
 bool Pool::pool_threads_hot() const noexcept {
-  return started_.load(relaxed) > 0 && slots_[1].parked.load(relaxed) == 0;
+  return started_.load(relaxed) > 0 && !slots_[1].sleeper.is_announced();
 }
 
 void Pool::set_thread_limit(int limit) noexcept {
@@ -67,7 +67,7 @@ void Pool::override_processors_for_test(int processors) noexcept {
 // thread before it.
 bool Pool::may_spin(int home) const noexcept {
   const int runs = active_runs_.load(relaxed);
-  return runs > 0 && runs + home <= processors_.load(relaxed);
+  return keeps_threads_hot() && runs > 0 && runs + home <= processors_.load(relaxed);
 }
 
 bool Pool::has_processor_for_all() const noexcept {
@@ -100,6 +100,8 @@ void* Pool::thread_main(void* home) {
 
 [[noreturn]] void Pool::serve(int home) noexcept {
   uint64_t seen = 0;
+  slots_[home].thread.store(current_thread(), relaxed);
+  keep_off_the_caller(home);
   int64_t hot_until_ns = now_ns() + kHotNs;
   for (;;) {
     seen = await_change(home, seen, hot_until_ns);
@@ -126,24 +128,31 @@ uint64_t Pool::await_change(int home, uint64_t seen, int64_t hot_until_ns) noexc
 }
 
 uint64_t Pool::park(int home, uint64_t seen) noexcept {
-  std::atomic<uint32_t>& parked = slots_[home].parked;
+  Sleeper& sleeper = slots_[home].sleeper;
   for (;;) {
-    // seq_cst both, against publish: "store state, then read parked".
-    parked.store(1, std::memory_order_seq_cst);
+    // seq_cst both, against publish: "store state, then wake".
+    sleeper.announce(!keeps_threads_hot());
     const uint64_t state = state_.load(std::memory_order_seq_cst);
     if (state != seen) {
-      parked.store(0, relaxed);
+      sleeper.withdraw();
       return state;
     }
-    sleep_on(parked, 1);
+    sleeper.sleep();
   }
 }
 
-// seq_cst: see park. The exchange makes one of several wakers pay for the system call.
 void Pool::wake(int home) noexcept {
-  std::atomic<uint32_t>& parked = slots_[home].parked;
-  if (parked.load(std::memory_order_seq_cst) == 0) return;
-  if (parked.exchange(0, std::memory_order_seq_cst) != 0) wake_sleeper(parked);
+  if (slots_[home].sleeper.is_announced()) keep_off_the_caller(home);
+  slots_[home].sleeper.wake();
+}
+
+// Relaxed: hints, and what is written twice is written alike.
+void Pool::keep_off_the_caller(int home) noexcept {
+  Slot& slot = slots_[home];
+  const int processor = caller_processor_.load(relaxed);
+  const int before = slot.avoided.load(relaxed);
+  if (processor != before && avoid_processor(slot.thread.load(relaxed), processor, before))
+    slot.avoided.store(processor, relaxed);
 }
 
 // Once per process, before there is anything that a child must forget. Relaxed: a second caller
@@ -163,7 +172,10 @@ void Pool::after_fork_in_child() {
   pool.active_runs_.store(runs_of_this_thread, relaxed);
   pool.caller_parked_.store(0, relaxed);
   for (Cursor& cursor : pool.cursors_) cursor.word.store(0, relaxed);
-  for (Slot& slot : pool.slots_) slot.parked.store(0, relaxed);
+  for (Slot& slot : pool.slots_) {
+    slot.sleeper.reset();
+    slot.avoided.store(-1, relaxed);
+  }
   pool.busy_.store(0, relaxed);
 }
 

@@ -103,4 +103,20 @@ int allowed_processors(const std::string& root) {
   return quota == 0 ? affinity : std::min(affinity, quota);
 }
 
+int current_processor() noexcept { return sched_getcpu(); }
+
+int current_thread() noexcept { return gettid(); }
+
+// A mask that does not fit cpu_set_t is an error of the first call.
+bool avoid_processor(int thread, int avoided, int before) noexcept {
+  cpu_set_t mask, own;
+  if (avoided < 0 || avoided >= CPU_SETSIZE) return false;
+  if (sched_getaffinity(thread, sizeof mask, &mask) != 0) return false;
+  if (sched_getaffinity(0, sizeof own, &own) != 0) return false;
+  if (before >= 0 && CPU_ISSET(static_cast<size_t>(before), &own))
+    CPU_SET(static_cast<size_t>(before), &mask);
+  CPU_CLR(static_cast<size_t>(avoided), &mask);
+  return CPU_COUNT(&mask) > 0 && sched_setaffinity(thread, sizeof mask, &mask) == 0;
+}
+
 }  // namespace grainline

@@ -17,4 +17,15 @@ int affinity_processors();
 // 0 when there is none.
 int quota_processors(const std::string& root = "");
 
+// The processor that the calling thread runs on, or -1.
+int current_processor() noexcept;
+
+// The system's number of the calling thread, for avoid_processor.
+int current_thread() noexcept;
+
+// Forbids `thread` of this process (0: the calling one) the processor `avoided`, and allows it
+// `before` again, which was forbidden so, if the caller itself is allowed there. False, and nothing
+// changed, when the thread is gone or would have no processor left.
+bool avoid_processor(int thread, int avoided, int before) noexcept;
+
 }  // namespace grainline

@@ -109,6 +109,14 @@ ORT_NUM_THREADS = Knob(
     "onnxruntime's bound on threads; honoured behind OMP_NUM_THREADS, so that a deployment keeps its limit.",
     _integer_at_least(0),
 )
+HOT_THREADS = Knob(
+    "GRAINLINE_HOT_THREADS",
+    "flag (0 or 1)",
+    True,
+    "Pool threads wait for the next launch of a run by spinning, for 70 us at most; 0 lets them sleep on a condition "
+    "variable, so that every launch that wants them wakes them. Read when a model is loaded, for the process.",
+    _flag,
+)
 CACHE = Knob(
     "GRAINLINE_CACHE",
     "flag (0 or 1)",
@@ -195,6 +203,7 @@ ALL: tuple[Knob[Any], ...] = (
     NUM_THREADS,
     OMP_NUM_THREADS,
     ORT_NUM_THREADS,
+    HOT_THREADS,
     CACHE,
     CACHE_DIR,
     MACHINE_FILE,

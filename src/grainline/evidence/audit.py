@@ -204,7 +204,7 @@ def counts_and_costs_add_up(report: Report, suite: Suite) -> Iterator[str]:
 
 
 def closed_counts(packets: int, blocks: int, packets_per_block: int, homes: int, asked: int) -> dict[str, int]:
-    """What the longest home does when task k belongs to home k mod h, from the formulas and not from the planner."""
+    """What the longest home does when tasks are dealt evenly, from the formulas and not from the planner."""
     grain = effective_grain(blocks, asked, homes)
     tasks = -(-blocks // grain)
     active = min(tasks, homes)

@@ -136,7 +136,9 @@ def _machine_of(target: Target, named: Path | None) -> Machine:
 
 
 def use_machine(target: Target) -> None:
-    """Launches of models that are loaded from now on are chosen by the costs of this machine."""
+    """Launches of models that are loaded from now on are chosen by the costs of this machine, and pool threads wait
+    for them as GRAINLINE_HOT_THREADS says."""
+    _native.keep_threads_hot(knobs.HOT_THREADS.read())
     _native.set_machine_costs(machine_of(target).costs())
 
 

@@ -59,7 +59,8 @@ class ExecutionWork:
     """Closed counts of one launch.
 
     Q packets in L blocks in C tasks of G blocks on h active workers; `critical_*` is the most that one worker gets
-    when task k belongs to worker k mod h. Exact as counts; unequal workers and stealing make them no bound in time.
+    when tasks are dealt in turn, or in ranges as the pool does. Exact as counts; unequal workers and stealing make
+    them no bound in time.
     h = 1 is one call for the whole range, so then C = 1 and G = L.
     """
 
