@@ -177,7 +177,7 @@ def test_explain_gives_a_reason_for_a_branch(
     path = tmp_path / "if.onnx"
     path.write_bytes(model([node], inputs, {"y": (TensorProto.FLOAT, [3])}).SerializeToString())
     assert call(["explain", str(path)]) == 0
-    assert "host If (choose): control flow runs in the graph interpreter" in capsys.readouterr().out
+    assert "If (choose): sub-graphs of 1 nodes and 1 nodes run in place" in capsys.readouterr().out
 
 
 def as_module(arguments: list[str], **environment: str) -> subprocess.CompletedProcess[str]:

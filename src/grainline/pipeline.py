@@ -70,12 +70,12 @@ def compile_graph(
     kernels = KernelTable(target)
     with step("passes"):
         graph = run_passes(imported, after=show_graph)
+    is_discrete = options.device_name == "discrete"
     with step("lower, plan and emit"):
-        lowered = lower(graph, kernels.backend())
+        lowered = lower(graph, kernels.backend(), calls_flow=is_discrete)
     with step("compile"):
         compiled = compile_kernels(kernels.emitted(), store)
     with step("tidy"):
-        is_discrete = options.device_name == "discrete"
         placed = place_on_discrete(lowered.graph) if is_discrete else lowered.graph
         passes = PassOptions(is_multi_worker=is_multi_worker(workers=options.workers))
         execute_graph = optimise(placed, passes, after=show_execute_graph)

@@ -267,8 +267,8 @@ class GraphBuilder:
         attributes: dict[str, Any] = {"group": self._groups, "shapes": shapes}
         if passed:
             attributes["passed"] = passed
-        extents = [dims.symbol(name) for name in names]
-        node = self._add("main", "InferShape", attributes, compute_node, inputs=checked, extents=extents)
+        known = [dims.symbol(name) for name in names if name in self._binder]
+        node = self._add("main", "InferShape", attributes, compute_node, inputs=checked, extents=known)
         self._nodes[node]["controls"].update({self.scope.last_infer, *fed_by} - {node})
         self.scope.last_infer = node
         for feeder in fed_by:
@@ -384,7 +384,7 @@ class GraphBuilder:
     ) -> int:
         node_id = len(self._nodes)
         names = {symbol for extent in extents for symbol in dims.symbols(extent)}
-        controls = {self._binder.get(symbol, 0) for symbol in names}
+        controls = {self._binder[symbol] for symbol in names}
         if container == "main" and node_id:
             controls.add(self.scope.entry)
         self._nodes[node_id] = dict(

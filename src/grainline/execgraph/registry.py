@@ -172,9 +172,7 @@ _EVENTS = (
 #: Values cross by MoveSlot, their extents by PassExtents; what the turns of a loop collect lies in a block that grows.
 _CONTROL = (
     KernelType("SwitchNotify", NO_SECTION, (TENSORS,), (), _T.FREE_STANDING | _T.CONTROL, trace=("branches",)),
-    KernelType(
-        "SwitchTurn", NO_SECTION, (TENSORS,), (), _T.FREE_STANDING | _T.CONTROL, repeats=True, trace=("turn", "limit")
-    ),
+    KernelType("SwitchTurn", NO_SECTION, None, (), _T.FREE_STANDING | _T.CONTROL, trace=("turn", "limit")),
     KernelType("BranchPivot", NO_SECTION, (), (), _T.FREE_STANDING | _T.CONTROL, trace=("branch",)),
     KernelType("BranchDone", NO_SECTION, (), (), _T.FREE_STANDING | _T.CONTROL),
     KernelType("WaitAnyone", NO_SECTION, (), (), _T.FREE_STANDING | _T.CONTROL),

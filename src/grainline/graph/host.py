@@ -6,7 +6,7 @@ float16 and bfloat16 are computed in float32 and rounded once, whoever implement
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -29,13 +29,15 @@ AS_THEY_ARE = frozenset(
 )
 
 
-def evaluate_host(node: Node, arrays: Sequence[Any], run_subgraph: RunSubgraph) -> list[Any]:
-    """The outputs of a host node; None for an output that nobody uses."""
+def evaluate_host(
+    node: Node, arrays: Sequence[Any], run_subgraph: RunSubgraph, env: Mapping[str, int] | None = None
+) -> list[Any]:
+    """The outputs of a host node; None for an output that nobody uses. `env`: the extents known before it."""
     if node.attributes["op_type"] in AS_THEY_ARE or not any(_is_half(data) for data in arrays):
-        return _shown(node, _results(node, list(arrays), run_subgraph))
+        return _shown(node, _results(node, list(arrays), run_subgraph, env or {}))
     wide = [data.astype(np.float32) if _is_half(data) else data for data in arrays]
     return [
-        _rounded(value, data) for value, data in zip(node.outputs, _shown(node, _results(node, wide, run_subgraph)))
+        _rounded(value, data) for value, data in zip(node.outputs, _shown(node, _results(node, wide, run_subgraph, {})))
     ]
 
 
@@ -50,10 +52,10 @@ def _rounded(value: Any, data: Any) -> Any:
     return data
 
 
-def _results(node: Node, arrays: list[Any], run_subgraph: RunSubgraph) -> Sequence[Any]:
+def _results(node: Node, arrays: list[Any], run_subgraph: RunSubgraph, env: Mapping[str, int]) -> Sequence[Any]:
     own = TABLE.get((node.attributes["domain"], node.attributes["op_type"]))
     if own is not None:
-        results = own(HostCall(node, arrays, run_subgraph))
+        results = own(HostCall(node, arrays, run_subgraph, env))
         if results is not NotImplemented:
             return results
     return _by_reference(node, arrays)
@@ -62,10 +64,11 @@ def _results(node: Node, arrays: list[Any], run_subgraph: RunSubgraph) -> Sequen
 class HostCall:
     """One run of a host node as the operator functions see it: formal inputs, attributes, sub-graphs."""
 
-    __slots__ = ("_all", "_run", "arrays", "attributes", "node", "version")
+    __slots__ = ("_all", "_run", "arrays", "attributes", "env", "node", "version")
 
-    def __init__(self, node: Node, arrays: list[Any], run_subgraph: RunSubgraph) -> None:
+    def __init__(self, node: Node, arrays: list[Any], run_subgraph: RunSubgraph, env: Mapping[str, int]) -> None:
         self.node = node
+        self.env = env
         self.version: int = node.attributes["opset"]
         self.arrays = arrays[: node.attributes["formals"]]
         self.attributes = parsed_attributes(node.attributes["proto"])

@@ -8,6 +8,7 @@ errors of `base.errors` come out.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -58,7 +59,7 @@ def evaluate_node(node: Node, arrays: Sequence[Data], env: Mapping[str, int]) ->
     try:
         with np.errstate(all="ignore"):
             if node.op == "host":
-                return evaluate_host(node, arrays, run_subgraph)
+                return evaluate_host(node, arrays, partial(run_subgraph, env), env)
             return [MEANINGS[node.op](node, list(arrays), env)]
     except GrainlineError as error:
         if error.node is not None or isinstance(error, FeedError | Cancelled):
@@ -70,10 +71,17 @@ def evaluate_node(node: Node, arrays: Sequence[Data], env: Mapping[str, int]) ->
         raise KernelError("a node failed", node=_label(node), found=f"{type(error).__name__}: {error}") from error
 
 
-def run_subgraph(graph: Graph, inputs: Sequence[Data]) -> list[Data]:
-    """Runs the sub-graph of a control-flow node on its positional inputs."""
+def run_subgraph(around: Mapping[str, int], graph: Graph, inputs: Sequence[Data]) -> list[Data]:
+    """Runs the sub-graph of a control-flow node on its positional inputs; `around` are the symbols outside, those of
+    its own inputs are bound anew."""
     values = {value.name: data for value, data in zip(graph.inputs, inputs, strict=True)}
-    values = execute(graph, values, {})
+    env = dict(around)
+    shaped = [(v, values[v.name].shape) for v in graph.inputs if v.shape is not None and v.kind == "tensor"]
+    for value, shape in shaped:
+        _bind(value, shape, env, KernelError)
+    for value, shape in shaped:
+        _verify(value, shape, env, KernelError)
+    values = execute(graph, values, env)
     return [values[value.name] for _, value in graph.outputs]
 
 

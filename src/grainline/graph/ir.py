@@ -132,6 +132,15 @@ class Graph:
     guards: tuple[Guard, ...] = ()
     info: ModelInfo = field(default_factory=ModelInfo)
 
+    def empty_extents(self, output: int) -> tuple[int, ...]:
+        """The shape of what a body gives when it never ran: as inferred or declared, 0 where neither has a number."""
+        shape = self.outputs[output][1].shape or ()
+        shown = self.info.outputs[output].shape if output < len(self.info.outputs) else None
+        if shown is None or len(shown) != len(shape):
+            shown = (None,) * len(shape)
+        numbers = ([d for d in pair if isinstance(d, int)] for pair in zip(shape, shown, strict=True))
+        return tuple(found[0] if found else 0 for found in numbers)
+
     def producers(self) -> dict[str, Node]:
         return {value.name: node for node in self.nodes for value in node.outputs}
 
@@ -149,7 +158,7 @@ class Graph:
 
 
 def map_extents(graph: Graph, change: Callable[[int | Expr], int | Expr]) -> Graph:
-    """The graph with `change` applied to every extent: in shapes, attributes and guards."""
+    """The graph with `change` applied to every extent: in shapes, attributes (sub-graphs included) and guards."""
 
     def shape_of(value: Value) -> Value:
         if value.shape is None:
@@ -159,6 +168,10 @@ def map_extents(graph: Graph, change: Callable[[int | Expr], int | Expr]) -> Gra
     def attribute(item: Any) -> Any:
         if isinstance(item, Expr):
             return change(item)
+        if isinstance(item, Graph):
+            return map_extents(item, change)
+        if isinstance(item, dict):
+            return {key: attribute(part) for key, part in item.items()}
         return tuple(attribute(part) for part in item) if isinstance(item, tuple) else item
 
     def node_of(node: Node) -> Node:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from grainline.base import dims
 from grainline.base.dims import Expr, Op, Sym, product
 from grainline.base.dtypes import BOOL, I64, DType
 from grainline.base.errors import ModelError
@@ -50,19 +51,24 @@ class Mark:
 
 
 class Builder:
-    """The nodes so far, in topological order, with unique names."""
+    """The nodes so far, in topological order, with unique names.
 
-    def __init__(self) -> None:
+    The builder of a sub-graph is given the one `around` it: a symbol means the same in both. What it learns about a
+    symbol from outside holds inside only, so it becomes a guard of the sub-graph.
+    """
+
+    def __init__(self, around: Builder | None = None) -> None:
         self.nodes: list[Node] = []
         self.constants: dict[str, Constant] = {}
         self.contents: dict[str, Content] = {}
         self.guards: list[Guard] = []
         self.replacements: dict[Sym | Op, Extent] = {}
-        self._sizes: set[Extent] = set()
+        self._sizes: set[Extent] = set() if around is None else set(around._sizes)
         self.stem = ""
         self.node_name = ""
         self._names: set[str] = {""}
-        self._symbols: set[str] = set()
+        self._symbols: set[str] = set() if around is None else around._symbols
+        self._given = frozenset(self._symbols)
         self._literals: dict[tuple[Any, ...], Value] = {}
 
     # -- names ---------------------------------------------------------------------------------------------------
@@ -202,13 +208,26 @@ class Builder:
                 self.replacements[atom] = other
                 return
             if isinstance(atom, Sym) and isinstance(other, int):
-                self.replacements[atom] = other
+                self._replace(atom, other, reason)
                 return
         a, b = extents.lone_atom(left), extents.lone_atom(right)
         if isinstance(a, Sym) and isinstance(b, Sym):
-            self.replacements[b] = left
+            if b.name in self._given:
+                self._replace(a, right, reason)
+            else:
+                self._replace(b, left, reason)
             return
         self.guards.append(Guard(left, right, reason, self.node_name))
+
+    def _replace(self, symbol: Sym, by: Extent, reason: str) -> None:
+        """Whoever binds the symbol checks it; for a symbol from outside nobody would."""
+        if symbol.name in self._given:
+            self.guards.append(Guard(dims.symbol(symbol.name), by, reason, self.node_name))
+        self.replacements[symbol] = by
+
+    def symbols(self) -> frozenset[str]:
+        """All symbols made so far, here and around."""
+        return frozenset(self._symbols)
 
     # -- primitives ----------------------------------------------------------------------------------------------
 

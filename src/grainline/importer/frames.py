@@ -1,12 +1,13 @@
 """Imports the nodes of one graph: names to values, functions inlined, sub-graphs kept as graphs of host nodes.
 
 A `Frame` is the scope of one graph or function call. The main graph and the functions it calls share one `Builder`;
-a sub-graph has its own, runs on the host, and takes outer values as explicit inputs (its captures).
+a sub-graph has its own and takes outer values as explicit inputs (its captures), constants excepted. What `flow.py`
+carries is compiled like the main graph; the sub-graphs of other operators run on the host, node by node.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,13 +16,14 @@ import numpy as np
 from grainline.base.dims import symbol
 from grainline.base.dtypes import BOOL, F32, I64, STRING, DType
 from grainline.base.errors import GrainlineError, ModelError
-from grainline.graph.ir import Graph, Node, Value
+from grainline.graph.ir import Graph, ModelInfo, Node, Value, map_extents
 from grainline.importer import call as calls
-from grainline.importer import host
+from grainline.importer import extents, flow, host
 from grainline.importer.builder import Builder, Decline
 from grainline.importer.call import Call
 from grainline.importer.contents import propagate
 from grainline.importer.coverage import rule_for
+from grainline.importer.flow import Formal
 from grainline.importer.proto import OpenModel
 from grainline.importer.tensors import Tensor, constant_of, read_tensor, text_of
 from grainline.importer.types import declared
@@ -70,9 +72,21 @@ class Frame:
         outer = self.parent.find(name)
         if outer is None:
             return None
-        inner = Value(self.builder.fresh(name), outer.dtype, None, outer.kind)
+        self.values[name] = inner = self._inherited(name, outer, self.parent.builder)
+        return inner
+
+    def _inherited(self, name: str, outer: Value, around: Builder) -> Value:
+        if self.is_host_only:
+            self.captured[name] = outer
+            return Value(self.builder.fresh(name), outer.dtype, None, outer.kind)
+        if outer.name in around.constants and outer.shape is not None:
+            return self.builder.add_constant(name, outer.dtype, outer.shape, around.constants[outer.name])
+        shape = None if outer.shape is None else around.shape(outer)
+        inner = Value(self.builder.fresh(name), outer.dtype, shape, outer.kind)
+        content = around.content(outer)
+        if content is not None:
+            self.builder.contents[inner.name] = content
         self.captured[name] = outer
-        self.values[name] = inner
         return inner
 
 
@@ -180,6 +194,8 @@ def _compiled_or_host(frame: Frame, call: Call) -> list[Value | None]:
         return known
     rule = rule_for(call.domain, call.op_type, call.version)
     if rule is None:
+        if flow.carries(call):
+            return _flow(frame, call)
         has_subgraphs = call.op_type in host.WITH_SUBGRAPHS
         reason = "control flow runs in the graph interpreter" if has_subgraphs else f"no rule compiles {call.op_type}"
         return _host(frame, call, reason)
@@ -199,6 +215,19 @@ def _attempt_contents(b: Builder, call: Call) -> list[Value | None] | None:
     except Decline:
         b.roll_back(mark)
         return None
+
+
+def _flow(frame: Frame, call: Call) -> list[Value | None]:
+    """If, Loop and Scan with sub-graphs that are compiled too."""
+    schema = host.schema_of(call)
+    host.check_call(call, schema)
+
+    def subgraph(attribute: str, formals: Sequence[Formal]) -> tuple[Graph, list[Value]]:
+        if call.attributes[attribute].type != calls.GRAPH:
+            raise ModelError(f"attribute {attribute!r} has the wrong type", node=call.label, expected="graph")
+        return _subgraph(frame, call.attributes[attribute].g, call, attribute, formals)
+
+    return flow.import_flow(frame.builder, call, subgraph)
 
 
 def _host(frame: Frame, call: Call, reason: str) -> list[Value | None]:
@@ -238,36 +267,57 @@ def _hints_from(call: Call, subgraphs: Mapping[str, Graph]) -> dict[str, tuple[D
     return {name: (value.dtype, value.kind) for name, value in zip(call.outputs, given, strict=False) if name}
 
 
-def _subgraph(frame: Frame, proto: Any, call: Call, attribute: str) -> tuple[Graph, list[Value]]:
-    """The sub-graph with its captures as last inputs, and the outer values that feed those."""
+def _subgraph(
+    frame: Frame, proto: Any, call: Call, attribute: str, given: Sequence[Formal] | None = None
+) -> tuple[Graph, list[Value]]:
+    """The sub-graph with its captures as last inputs, and the outer values that feed those.
+
+    `given` says what it is called with; None: it runs on the host, and nothing is known.
+    """
     if frame.depth >= GREATEST_DEPTH:
         raise ModelError("sub-graphs are nested too deeply", node=call.label, expected=f"at most {GREATEST_DEPTH}")
     inner = Frame(
-        frame.library, Builder(), frame.opsets, True, frame.depth + 1, "", frame, frame.bindings,
+        frame.library, Builder(frame.builder), frame.opsets, given is None, frame.depth + 1, "", frame, frame.bindings,
     )  # fmt: skip
-    formals: list[Value] = []
-    fallback = _formal_types(call)
-    initialisers = {tensor.name for tensor in proto.initializer}
-    for info in proto.input:
-        if info.name in initialisers:
-            continue
-        shown = declared(info)
-        dtype, kind = shown.dtype, shown.kind
-        if not info.type.WhichOneof("value") and len(formals) < len(fallback):
-            dtype, kind = fallback[len(formals)]
-        value = Value(inner.builder.fresh(info.name), dtype, None, kind)
-        inner.define(info.name, value, call.label)
-        formals.append(value)
+    b = inner.builder
+    formals = _formals(inner, proto, call, given)
     add_initialisers(inner, proto, {})
     inner.hints.update(declared_hints(proto))
     import_nodes(inner, proto.node)
     outputs = tuple(
         (info.name, _as_declared(inner, info, required(inner, info.name, call.label))) for info in proto.output
     )
-    captured = [inner.values[name] for name in inner.captured]
-    b = inner.builder
-    graph = Graph(f"{call.label}.{attribute}", (*formals, *captured), outputs, tuple(b.nodes), b.constants)
-    return graph, list(inner.captured.values())
+    read = {value.name for node in b.nodes for value in node.inputs} | {value.name for _, value in outputs}
+    captures = {name: outer for name, outer in inner.captured.items() if inner.values[name].name in read}
+    inputs = (*formals, *(inner.values[name] for name in captures))
+    constants = {name: constant for name, constant in b.constants.items() if name in read}
+    info = ModelInfo(outputs=tuple(declared(info) for info in proto.output))
+    graph = Graph(
+        f"{call.label}.{attribute}", inputs, outputs, tuple(b.nodes), constants, guards=tuple(b.guards), info=info
+    )
+    changed = map_extents(graph, lambda extent: extents.apply_all(extent, b.replacements))
+    return replace(changed, inputs=inputs, guards=graph.guards), list(captures.values())
+
+
+def _formals(inner: Frame, proto: Any, call: Call, given: Sequence[Formal] | None) -> list[Value]:
+    """What the body is called with: types as declared or as given, shapes as given."""
+    formals: list[Value] = []
+    types = _formal_types(call) if given is None else [(formal.dtype, formal.kind) for formal in given]
+    initialisers = {tensor.name for tensor in proto.initializer}
+    for info in proto.input:
+        if info.name in initialisers:
+            continue
+        shown, position = declared(info), len(formals)
+        dtype, kind = shown.dtype, shown.kind
+        if not info.type.WhichOneof("value") and position < len(types):
+            dtype, kind = types[position]
+        formal = given[position] if given is not None and position < len(given) else None
+        value = Value(inner.builder.fresh(info.name), dtype, None if formal is None else formal.shape, kind)
+        inner.define(info.name, value, call.label)
+        if formal is not None and formal.content is not None:
+            inner.builder.contents[value.name] = formal.content
+        formals.append(value)
+    return formals
 
 
 def _formal_types(call: Call) -> list[tuple[DType, str]]:

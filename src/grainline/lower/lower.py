@@ -12,19 +12,20 @@ Each group of `fuse` becomes one launch, a host call, or copies. This file decid
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from grainline.base.dims import Expr, product
+from grainline.base.dims import Expr, product, symbol, symbols
 from grainline.base.dtypes import F32, I8, I64
 from grainline.base.errors import ModelError, OutOfMemory
 from grainline.base.memory import memory_bytes
 from grainline.execgraph.builder import ABSENT, GraphBuilder, Result
 from grainline.execgraph.ir import ExecuteGraph, Variant, View
+from grainline.graph.free_symbols import free_symbols
 from grainline.graph.interp import evaluate_node
 from grainline.graph.ir import Constant, Graph, Node, Shape, Value
 from grainline.graph.ops import is_view
@@ -32,6 +33,7 @@ from grainline.graph.passes.fuse import Group, fuse
 from grainline.graph.scaled import ScaledIntegers, scaled_integers
 from grainline.lower import layout as lay
 from grainline.lower.access import Place, Unaddressable
+from grainline.lower.flow import is_flow, lower_flow
 from grainline.lower.kernel import Kernel, Sources, build_kernel
 from grainline.tile.ir import TileProgram
 
@@ -60,16 +62,22 @@ class Lowered:
     notes: tuple[str, ...]
 
 
-def lower(graph: Graph, backend: Backend) -> Lowered:
-    """The execution graph of `graph`. The compute graph is not changed."""
-    return _Lowering(graph, backend).run()
+def lower(graph: Graph, backend: Backend, *, calls_flow: bool = False) -> Lowered:
+    """The execution graph of `graph`. The compute graph is not changed. `calls_flow`: If, Loop and Scan become host
+    calls, which the graph interpreter runs."""
+    return _Lowering(graph, backend, calls_flow=calls_flow).run()
 
 
 class _Lowering:
-    def __init__(self, graph: Graph, backend: Backend) -> None:
+    """One graph on its way. A sub-graph has a lowering of its own, with the builder of the graph around it."""
+
+    def __init__(
+        self, graph: Graph, backend: Backend, around: _Lowering | None = None, *, calls_flow: bool = False
+    ) -> None:
+        self.calls_flow = calls_flow
         self.graph = graph
         self.backend = backend
-        self.builder = GraphBuilder(graph.name)
+        self.builder = GraphBuilder(graph.name) if around is None else around.builder
         self.readers = graph.consumers()
         self.producers = graph.producers()
         self.places: dict[str, Place] = {}
@@ -78,27 +86,92 @@ class _Lowering:
         self.quads: dict[str, tuple[Place, Place] | None] = {}
         self.objects: dict[str, int] = {}
         self.inside: dict[str, set[str]] = {}
-        self.notes: list[str] = []
+        self.notes: list[str] = [] if around is None else around.notes
         self.output_of: dict[str, str] = {}
-        self.slot_shapes: dict[int, Shape | None] = {}
+        self.slot_shapes: dict[int, Shape | None] = {} if around is None else around.slot_shapes
+        self.own_slots: set[int] = set()
 
     def run(self) -> Lowered:
         for value in self.graph.inputs:
             self._input(value)
-        for guard in self.graph.guards:
-            self.builder.guard(guard.left, guard.right, guard.reason, guard.node)
         groups = fuse(self.graph)
         compiled = {name for g in groups if g.nodes[0].op != "host" for name in g.values()}
         for name, value in self.graph.outputs:
             if value.name in compiled:
                 self.output_of.setdefault(value.name, name)
-        for group in groups:
-            self._group(group)
+        self._groups(groups)
         for name, value in self.graph.outputs:
             if self.output_of.get(value.name) != name:
                 self._extra_output(name, value)
         graph = self.builder.finish([name for name, _ in self.graph.outputs])
         return Lowered(graph, tuple(self.notes))
+
+    def lower_nodes(self) -> None:
+        """The nodes of a sub-graph; whoever asks places its inputs and takes its outputs."""
+        self._groups(fuse(self.graph))
+
+    def _groups(self, groups: tuple[Group, ...]) -> None:
+        for guard in self.graph.guards:
+            self.builder.guard(guard.left, guard.right, guard.reason, guard.node)
+        for group in groups:
+            self._group(group)
+
+    # ---- sub-graphs --------------------------------------------------------------------------------------------
+
+    def child(self, graph: Graph, captured: Sequence[tuple[Value, Value]]) -> _Lowering:
+        """The lowering of a sub-graph, `captured` being pairs (its input, the value of this graph)."""
+        child = _Lowering(graph, self.backend, self)
+        for inner, outer in captured:
+            if outer.shape is None or outer.kind != "tensor" or outer.dtype.kind in "sc":
+                child.objects[inner.name] = self.dense_slot(outer)
+                continue
+            child.places[inner.name] = self._place_or_copy(outer)
+            if outer.name in self.objects:
+                child.objects[inner.name] = self.objects[outer.name]
+        return child
+
+    def addressed(self, value: Value) -> Place:
+        """Where the value lies."""
+        return self._place_or_copy(value)
+
+    def dense_place(self, value: Value) -> Place:
+        return self._dense(value)
+
+    def dense_slot(self, value: Value) -> int:
+        """A slot that holds the value from its first byte on, or the object that it is."""
+        return self._object(value)
+
+    def owned_slot(self, value: Value) -> int | None:
+        """The slot, if it is a block of this graph and holds nothing but the value."""
+        place = self._place_or_copy(value)
+        is_alone = place.slot in self.own_slots and self.slot_shapes.get(place.slot) == value.shape
+        return place.slot if is_alone and place.layout == lay.dense(value.shape or ()) else None
+
+    def store(self, value: Value, target: Place) -> None:
+        """Copies the value to a place."""
+        source = self._place_or_copy(value)
+        if not source.layout.is_dense():
+            return self._copy(value, source, target)
+        item = value.dtype.size_bytes
+        offsets = (source.layout.offset * item, target.layout.offset * item)
+        self.builder.copy(
+            source.slot, target.slot, product(value.shape or ()) * item, source_offset=offsets[0],
+            target_offset=offsets[1], compute_node=value.name,
+        )  # fmt: skip
+
+    def new_memory(self, value: Value) -> Place:
+        return self._memory(value, lay.dense(value.shape or ()))
+
+    def put_place(self, value: Value, place: Place, shape: Shape | None = None) -> None:
+        """Says where a value lies that this lowering did not compute; `shape`: what fills the slot."""
+        self.places[value.name] = place
+        if shape is not None:
+            self.slot_shapes[place.slot] = shape
+
+    def put_object(self, value: Value, slot: int) -> None:
+        self.objects[value.name] = slot
+        if value.shape is not None and value.kind == "tensor" and value.dtype.kind not in "sc":
+            self.places[value.name] = Place(slot, value.dtype, lay.dense(value.shape))
 
     # ---- inputs, constants, outputs ----------------------------------------------------------------------------
 
@@ -124,9 +197,9 @@ class _Lowering:
 
     def _extra_output(self, name: str, value: Value) -> None:
         """An output that no kernel writes directly: an input, a constant, a view, a second name, a host result."""
-        producer = self.producers.get(value.name)
-        if producer is not None and producer.op == "host":
-            self.builder.object_output(name, value.dtype, self.objects[value.name], value.kind)
+        made = self.objects.get(value.name)
+        if made is not None and self.builder.kind_of(made) == "object":
+            self.builder.object_output(name, value.dtype, made, value.kind)
             return
         if value.shape is None or value.kind != "tensor" or value.dtype.kind in "sc":
             self.builder.object_output(name, value.dtype, self._object(value), value.kind)
@@ -193,6 +266,7 @@ class _Lowering:
         shape = value.shape or ()
         size = product(shape) * value.dtype.size_bytes
         slot = self.builder.memory(value.dtype, shape, size, value.name)
+        self.own_slots.add(slot)
         self.slot_shapes[slot] = shape if layout.is_dense() else None
         return Place(slot, value.dtype, layout)
 
@@ -218,7 +292,9 @@ class _Lowering:
 
     def _group(self, group: Group) -> None:
         node = group.nodes[0]
-        if node.op == "host":
+        if node.op == "host" and is_flow(node) and not self.calls_flow:
+            lower_flow(self, node)
+        elif node.op == "host":
             self._host(node)
         elif node.op == "concat":
             self._concat(node)
@@ -231,7 +307,12 @@ class _Lowering:
         arguments = [ABSENT if v.name == "" else self._object(v) for v in node.inputs]
         results = [Result(v.dtype, v.shape, v.name) for v in node.outputs]
         name = node.attributes["op_type"]
-        slots = self.builder.host_call(name, partial(_call_host, node), arguments, results, node.name or name)
+        extents = free_symbols(node)
+        if extents:
+            arguments.append(self.builder.memory(I64, (len(extents),), 8 * len(extents), "extents"))
+            self.builder.extents_tensor(arguments[-1], [symbol(each) for each in extents], compute_node=node.name)
+        call = partial(_call_host, node, extents)
+        slots = self.builder.host_call(name, call, arguments, results, node.name or name)
         for value, slot in zip(node.outputs, slots, strict=True):
             self.objects[value.name] = slot
             if value.shape is not None and value.kind == "tensor" and value.dtype.kind not in "sc":
@@ -323,6 +404,8 @@ class _Lowering:
         if len(readers) != 1 or readers[0].op != "concat" or readers[0].inputs.count(value) != 1:
             return None
         node = readers[0]
+        if not all(self.builder.binds(name) for extent in node.output.shape or () for name in symbols(extent)):
+            return None  # nobody knows yet how large the concat is
         self.inside.setdefault(node.output.name, set()).add(value.name)
         return self._concat_part(node, node.inputs.index(value))
 
@@ -452,8 +535,10 @@ def _same_elements(node: Node, shape: tuple[Extent, ...], offset: Extent) -> lay
     return lay.dense(shape, offset)
 
 
-def _call_host(node: Node, *arguments: Any) -> tuple[Any, ...]:
-    return tuple(evaluate_node(node, list(arguments), {}))
+def _call_host(node: Node, extents: tuple[str, ...], *arguments: Any) -> tuple[Any, ...]:
+    """`extents` names what the last argument has, when there are any."""
+    env = dict(zip(extents, arguments[-1].tolist(), strict=True)) if extents else {}
+    return tuple(evaluate_node(node, list(arguments[: len(node.inputs)]), env))
 
 
 def _static(value: Value) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from grainline.base.cancellation import raise_if_cancelled
+from grainline.base.dims import evaluate, symbols
 from grainline.base.errors import KernelError
 
 
@@ -33,17 +34,21 @@ def loop(call: Any) -> list[Any]:
         for kept, item in zip(scanned, results[1 + len(carried) :], strict=False):
             kept.append(item)
         iteration += 1
-    body = call.node.attributes["subgraphs"]["body"]
-    shown = body.outputs[1 + len(carried) :]
-    return [*carried, *(_stacked(items, 0, value) for items, (_, value) in zip(scanned, shown, strict=False))]
+    shown = range(1 + len(carried), 1 + len(carried) + len(scanned))
+    return [*carried, *(_stacked(call, items, 0, output) for items, output in zip(scanned, shown, strict=True))]
 
 
-def _stacked(items: list[Any], axis: int, value: Any) -> Any:
-    """Scan outputs along a new axis; with no iteration an empty tensor of the body's type and, where known, rank."""
+def _stacked(call: Any, items: list[Any], axis: int, output: int) -> Any:
+    """Scan outputs along a new axis; with no iteration an empty tensor of the body's type and, where known, shape: an
+    extent that only the body knows is 0."""
     if items:
         return np.stack(items, axis=axis)
-    shape = tuple(extent if isinstance(extent, int) else 0 for extent in value.shape or ())
-    return np.zeros((0, *shape), dtype=value.dtype.numpy)
+    body = call.node.attributes["subgraphs"]["body"]
+    value = body.outputs[output][1]
+    known = [evaluate(d, call.env) if call.env.keys() >= set(symbols(d)) else 0 for d in value.shape or ()]
+    shape = [number or extent for number, extent in zip(body.empty_extents(output), known, strict=True)]
+    at = axis + len(shape) + 1 if axis < 0 else axis
+    return np.zeros((*shape[:at], 0, *shape[at:]), dtype=value.dtype.numpy)
 
 
 def scan(call: Any) -> list[Any]:
@@ -76,10 +81,9 @@ def _scan(call: Any, inputs: list[Any], count: int) -> list[Any]:
             kept.append(item)
     out_axes = call.get("scan_output_axes", [0] * out_count)
     out_back = call.get("scan_output_directions", [0] * out_count)
-    shown = call.node.attributes["subgraphs"]["body"].outputs[len(state) :]
     outputs = []
-    for items, axis, back, (_, value) in zip(scanned, out_axes, out_back, shown, strict=True):
-        outputs.append(_stacked(items[::-1] if back else items, axis, value))
+    for output, (items, axis, back) in enumerate(zip(scanned, out_axes, out_back, strict=True), len(state)):
+        outputs.append(_stacked(call, items[::-1] if back else items, axis, output))
     return [*state, *outputs]
 
 

@@ -53,9 +53,16 @@ def _symbols_of(node: Node) -> Iterator[str]:
 
 
 def _symbols(item: Any) -> Iterator[str]:
-    """The symbols in an extent, or in any nesting of lists and tuples of them."""
+    """The symbols in an extent, in a sub-graph, or in any nesting of lists, tuples and dicts of them."""
     if isinstance(item, Expr):
         yield from symbols(item)
     elif isinstance(item, list | tuple):
         for part in item:
             yield from _symbols(part)
+    elif isinstance(item, dict):
+        yield from _symbols(list(item.values()))
+    elif isinstance(item, Graph):
+        yield from _symbols([(guard.left, guard.right) for guard in item.guards])
+        yield from _symbols([value.shape for value in item.inputs])
+        for node in item.nodes:
+            yield from _symbols_of(node)

@@ -1,0 +1,60 @@
+"""If, Loop and Scan of random models: every executor gives what onnxruntime and the interpreter give."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("grainline._native", reason="the native core is not built")
+
+import grainline
+from grainline.graph import interp
+from grainline.importer.model import import_model
+from tests.flow.random_models import RandomModel
+
+SEED = int(os.environ.get("GRAINLINE_TEST_SEED", "0"))
+KINDS: tuple[dict[str, Any], ...] = (
+    {},
+    {"executor": "sequential"},
+    {"executor": "topological"},
+    {"executor": "multi-worker", "workers": 3},
+)
+
+
+def check(seed: int, feeds_per_model: int = 4) -> None:
+    import onnxruntime
+
+    built = RandomModel(seed)
+    data = built.model.SerializeToString()
+    graph = import_model(data)
+    settings = onnxruntime.SessionOptions()
+    settings.log_severity_level, settings.intra_op_num_threads = 4, 1
+    peer = onnxruntime.InferenceSession(data, settings, providers=["CPUExecutionProvider"])
+    discrete = grainline.load(data, cache=False, threads=1, device="discrete")
+    models = [grainline.load(data, cache=False, threads=1, **options) for options in KINDS]
+    for number in range(feeds_per_model):
+        feeds = built.feeds(number)
+        where = f"seed {seed}, feeds {number}"
+        first = models[0].run(feeds)
+        for ours, meaning, theirs in zip(first, interp.run(graph, feeds), peer.run(None, feeds), strict=True):
+            np.testing.assert_allclose(ours, meaning, 2e-4, 2e-5, err_msg=f"{where}: the interpreter")
+            np.testing.assert_allclose(ours, theirs, 2e-4, 2e-5, err_msg=f"{where}: onnxruntime")
+        for ours, other in zip(first, discrete.run(feeds), strict=True):
+            np.testing.assert_allclose(ours, other, 2e-4, 2e-5, err_msg=f"{where}: the discrete device")
+        for options, model in zip(KINDS[1:], models[1:], strict=True):
+            for ours, other in zip(first, model.run(feeds), strict=True):
+                assert ours.tobytes() == other.tobytes(), f"{where}: {options} gives other bits"
+
+
+@pytest.mark.parametrize("seed", range(SEED, SEED + 12))
+def test_random_models_run_as_in_onnxruntime(seed: int) -> None:
+    check(seed)
+
+
+@pytest.mark.slow
+def test_three_hundred_random_models_run_as_in_onnxruntime() -> None:
+    for seed in range(SEED + 100, SEED + 400):
+        check(seed)
