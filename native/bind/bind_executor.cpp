@@ -124,8 +124,8 @@ void bind_executor(nb::module_& module) {
             return checked(self.run_profiled(feeds.ptr(), names.ptr(), cancel.ptr()));
           },
           arg("feeds"), arg("names").none() = nb::none(), arg("cancel").none() = nb::none(),
-          "As run; returns (results, [(node number, begin ns, end ns, worker, facts)]). facts: of\n"
-          "a launch "
+          "As run; returns (results, [(node number, begin ns, end ns, worker, bytes, facts)]).\n"
+          "bytes: that the live memory blocks grew by meanwhile. facts: of a launch\n"
           "(variant number, blocks, blocks per task, homes, scratch bytes per home), else None.")
       .def(
           "run_logged",

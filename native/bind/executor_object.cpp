@@ -285,9 +285,10 @@ PyObject* ExecutorObject::run_profiled(PyObject* feeds, PyObject* names, PyObjec
   if (!arrays || !times) return nullptr;
   for (size_t i = 0; i < watch.times().size(); ++i) {
     const NodeTime& time = watch.times()[i];
-    const Ref row(
-        Py_BuildValue("nLLiN", static_cast<Py_ssize_t>(i), static_cast<long long>(time.begin_ns),
-                      static_cast<long long>(time.end_ns), time.worker, launch_facts(state, i)));
+    const Ref row(Py_BuildValue("nLLiLN", static_cast<Py_ssize_t>(i),
+                                static_cast<long long>(time.begin_ns),
+                                static_cast<long long>(time.end_ns), time.worker,
+                                static_cast<long long>(time.taken_bytes), launch_facts(state, i)));
     if (!row || PyList_Append(times.get(), row.get()) < 0) return nullptr;
   }
   return Py_BuildValue("NN", arrays.release(), times.release());

@@ -7,9 +7,16 @@ namespace grainline {
 
 void NodeTimes::on_event(const RunEvent& event) {
   NodeTime& time = times_[event.node];
-  if (event.kind == EventKind::node_started) time = {now_ns(), 0, event.worker};
-  if (event.kind == EventKind::node_ended || event.kind == EventKind::node_failed)
+  const auto live_bytes = static_cast<int64_t>(event.live_bytes);
+  if (event.kind == EventKind::node_started) time = {now_ns(), 0, event.worker, -live_bytes};
+  // What others did meanwhile is not the node's. (A parked node keeps what it has got: it gets the
+  // rest before it ends.)
+  if (event.kind == EventKind::node_parked) time.taken_bytes += live_bytes;
+  if (event.kind == EventKind::node_resumed) time.taken_bytes -= live_bytes;
+  if (event.kind == EventKind::node_ended || event.kind == EventKind::node_failed) {
     time.end_ns = now_ns();
+    time.taken_bytes += live_bytes;
+  }
 }
 
 void EventLog::on_event(const RunEvent& event) {

@@ -16,11 +16,13 @@ enum class EventKind : int8_t {
   node_resumed,  // it is tried again
 };
 
-// node: execution id. worker: 0 is the caller.
+// node: execution id. worker: 0 is the caller. live_bytes: of the run's memory blocks at this
+// moment; only nodes of the memory section change it.
 struct RunEvent {
   EventKind kind;
   int worker;
   size_t node;
+  size_t live_bytes;
 };
 
 class Observer {
@@ -37,6 +39,7 @@ struct NodeTime {
   int64_t begin_ns = 0;
   int64_t end_ns = 0;
   int worker = 0;
+  int64_t taken_bytes = 0;  // live bytes at the end less those at the begin
 };
 
 // When each node ran last. Every node is written by the worker that runs it.

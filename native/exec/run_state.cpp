@@ -86,13 +86,13 @@ bool RunState::take(int32_t slot, int64_t size_bytes, MemoryBlock** block) {
                         "'");
     return fail(std::move(refusal));
   }
-  live_bytes_ += (*block)->capacity_bytes;
-  peak_bytes_ = std::max(peak_bytes_, live_bytes_);
+  set_live_bytes(live_bytes() + (*block)->capacity_bytes);
+  peak_bytes_ = std::max(peak_bytes_, live_bytes());
   return false;
 }
 
 void RunState::give_back(int32_t slot, MemoryBlock* block) {
-  if (block->uses == 1) live_bytes_ -= block->capacity_bytes;
+  if (block->uses == 1) set_live_bytes(live_bytes() - block->capacity_bytes);
   allocator_of(slot).free(block);
 }
 

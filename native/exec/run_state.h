@@ -102,6 +102,8 @@ class RunState {
   // Gives idle memory back, but for kept_bytes of the device's; returns the bytes.
   size_t trim(size_t kept_bytes);
   size_t held_bytes() const { return allocator.held_bytes() + host_allocator.held_bytes(); }
+  // Of the memory blocks in use. Any thread; relaxed: a number for observers.
+  size_t live_bytes() const { return live_bytes_.load(std::memory_order_relaxed); }
   // The most memory that a run of the last one or two windows of kWindowNs used at a time.
   size_t recent_peak_bytes() const;
   // Whether the user wants the run to end; then it has failed.
@@ -164,6 +166,7 @@ class RunState {
     return is_on_host ? host_allocator : allocator;
   }
   void give_back(int32_t slot, MemoryBlock* block);
+  void set_live_bytes(size_t bytes) { live_bytes_.store(bytes, std::memory_order_relaxed); }
   bool poll();
   bool observe(const Group& group, size_t index);
   bool evaluate(const Group& group);
@@ -186,8 +189,8 @@ class RunState {
   int tiled_homes_ = 0;             // homes_allowed that the tilings were made with
   bool is_splittable_ = true;       // some launch is large enough for homes_allowed to matter
   int64_t poll_budget_ps_ = 0;
-  int64_t last_poll_ns_ = 0;  // 0: not polled in this run
-  size_t live_bytes_ = 0;
+  int64_t last_poll_ns_ = 0;           // 0: not polled in this run
+  std::atomic<size_t> live_bytes_{0};  // written by the memory worker alone
   size_t peak_bytes_ = 0;
   int64_t window_begin_ns_ = 0;
   size_t window_peak_bytes_ = 0;
@@ -199,14 +202,14 @@ class RunState {
 // Runs a node, tells the observer, and blames the node when it failed. Returns whether it did.
 template <bool kObserved>
 inline bool run_node(RunState& state, const Node& node, size_t number, int worker) {
-  if constexpr (kObserved) state.observer->on_event({EventKind::node_started, worker, number});
+  const auto tell = [&](EventKind kind) {
+    state.observer->on_event({kind, worker, number, state.live_bytes()});
+  };
+  if constexpr (kObserved) tell(EventKind::node_started);
   const bool has_failed = node.fn(state, node);
   if (has_failed) [[unlikely]]
     state.blame(number);
-  if constexpr (kObserved) {
-    const EventKind kind = has_failed ? EventKind::node_failed : EventKind::node_ended;
-    state.observer->on_event({kind, worker, number});
-  }
+  if constexpr (kObserved) tell(has_failed ? EventKind::node_failed : EventKind::node_ended);
   return has_failed;
 }
 

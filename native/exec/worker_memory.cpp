@@ -30,7 +30,7 @@ void WorkerTeam::work_out_of_order(uint32_t parked_step) {
     if (is_cancelled()) return fail(StatusCode::cancelled, "the run was cancelled");
     if (advance(pending, false)) {
       idle = 0;
-    } else if (++idle < spins_) {
+    } else if (++idle < kSpins) {
       cpu_relax();
     } else if (!are_others_stuck(kMe)) {
       sleep_on(desks_[kMe].is_asleep, 0, kDozeNs);  // nobody wakes for a requirement that was met
@@ -67,7 +67,8 @@ bool WorkerTeam::run_pending(Pending& pending, uint32_t step) {
   const bool was_parked = pending.is_parked(step);
   const WorkerStep& row = pending.steps[step];
   if (was_parked && state_->observer != nullptr)
-    state_->observer->on_event({EventKind::node_resumed, WorkerPlan::kMemory, row.node});
+    state_->observer->on_event(
+        {EventKind::node_resumed, WorkerPlan::kMemory, row.node, state_->live_bytes()});
   const Outcome outcome = execute(WorkerPlan::kMemory, row);
   if (outcome == Outcome::parked && !was_parked) pending.parked.push_back(step);
   if (outcome != Outcome::done) return outcome == Outcome::halted;

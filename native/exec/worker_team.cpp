@@ -11,12 +11,6 @@
 #include "threads/start_thread.h"
 
 namespace grainline {
-namespace {
-
-constexpr int kSpinsWithProcessor = 4000;
-constexpr int kSpinsWithout = 50;
-
-}  // namespace
 
 WorkerTeam::WorkerTeam(const WorkerPlan& plan, const Program& program)
     : plan_(plan),
@@ -46,9 +40,6 @@ Status WorkerTeam::start_threads() {
   if (process_ == getpid()) return {};
   threads_.clear();  // of the parent, after a fork
   threads_.reserve(plan_.workers.size());
-  const bool has_processors =
-      Pool::process().processors() >= static_cast<int>(plan_.workers.size());
-  spins_ = has_processors ? kSpinsWithProcessor : kSpinsWithout;
   const uint32_t seen = run_.load(std::memory_order_relaxed);  // written by this thread
   is_stopping_.store(false, std::memory_order_relaxed);  // published by the start of the threads
   for (size_t worker = 1; worker < plan_.workers.size(); ++worker) {
@@ -136,7 +127,7 @@ WorkerTeam::Outcome WorkerTeam::execute(size_t worker, const WorkerStep& step) {
   RunState& state = *state_;
   const auto tell = [&](EventKind kind) {
     if (state.observer != nullptr)
-      state.observer->on_event({kind, static_cast<int>(worker), step.node});
+      state.observer->on_event({kind, static_cast<int>(worker), step.node, state.live_bytes()});
   };
   tell(EventKind::node_started);
   const Node& node = program_.nodes[step.node];
@@ -197,7 +188,7 @@ bool WorkerTeam::are_predecessors_done(size_t node) const {
 
 template <typename Condition>
 void WorkerTeam::wait_until(size_t worker, uint32_t step, Condition is_due) {
-  for (int spin = 0; spin < spins_; ++spin) {
+  for (int spin = 0; spin < kSpins; ++spin) {
     if (is_due()) return;
     cpu_relax();
   }

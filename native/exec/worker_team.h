@@ -61,6 +61,7 @@ class WorkerTeam final : public Walk {
   static constexpr uint32_t kHalt = 1;        // the run ends as soon as everyone notices
   static constexpr uint32_t kDisordered = 2;  // see Continuation
   static constexpr uint32_t kFinished = UINT32_MAX;
+  static constexpr int kSpins = 100;  // some microseconds: longer than a line takes to cross
   static constexpr int64_t kHotNs = 50'000;
   static constexpr int64_t kLookAroundNs = 20'000'000;
   static constexpr int64_t kDozeNs = 50'000;
@@ -116,7 +117,6 @@ class WorkerTeam final : public Walk {
   const Program& program_;
   Relations relations_;
   const bool has_relations_;
-  int spins_ = 0;
 
   RunState* state_ = nullptr;
   std::vector<std::atomic<uint8_t>> done_;  // per step of the memory worker, when disordered

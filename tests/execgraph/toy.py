@@ -5,6 +5,7 @@ A block is `BLOCK` elements; the first word of every kernel is the number of ele
     update(io, a):    io[i]  = 5 io[i] + a[i]
     through(a, out):  out[i] = a[i] + 1, by way of the scratch of the home
     fault():          returns its second word
+    peek(a, b, out):  out[i] = the word i of its own arguments; machine code only
 """
 
 from __future__ import annotations
@@ -91,6 +92,15 @@ _THROUGH = _ir(
   %r = add i64 %back, 1
   store i64 %r, ptr %po""",
 )
+_PEEK = _ir(
+    "peek",
+    ("a", "b", "out"),
+    """
+  %pa = getelementptr i64, ptr %args, i64 %i
+  %po = getelementptr i64, ptr %out, i64 %i
+  %va = load i64, ptr %pa
+  store i64 %va, ptr %po""",
+)
 _FAULT = f"""
 define i32 @fault(ptr %args, i64 %begin, i64 %end, ptr %scratch) {{
 {_argument(1, "code", "i64")}
@@ -110,7 +120,7 @@ def machine_code() -> tuple[dict[str, int], Any]:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     machine = llvm.Target.from_default_triple().create_target_machine(opt=1, reloc="pic", codemodel="small")
-    image = _native.load_object(machine.emit_object(llvm.parse_assembly(_MIX + _UPDATE + _THROUGH + _FAULT)))
+    image = _native.load_object(machine.emit_object(llvm.parse_assembly(_MIX + _UPDATE + _THROUGH + _PEEK + _FAULT)))
     return dict(image.symbols), image
 
 

@@ -19,9 +19,9 @@ from grainline.base.knobs import EXECUTORS, chosen_executor
 from grainline.execgraph.ir import ExecuteGraph, ExecuteNode, Shape
 from grainline.execgraph.order import execution_order
 from grainline.execgraph.pack import Packed, pack
+from grainline.execgraph.registry import KERNELS, MEMORY
 from grainline.runtime import hostcalls
 from grainline.runtime.device import Device
-from grainline.runtime.memory_curve import memory_changes
 from grainline.runtime.watch import Subscriber, teller
 from grainline.runtime.weights import WeightHold, hold
 
@@ -59,6 +59,11 @@ class ModelExecutor:
         self._kind, self._workers = chosen_executor(executor, workers, {})
         self._weights: dict[int, WeightHold] = {}
         self._native: Any = None
+
+    @property
+    def completes_inline(self) -> bool:
+        """Whether a launch is complete when its node has run."""
+        return self._device is None or self._device.is_unified
 
     @property
     def is_loaded(self) -> bool:
@@ -121,25 +126,23 @@ class ModelExecutor:
     ) -> tuple[list[Any], list[dict[str, Any]]]:
         """As `run`; the second part has one record per node: name, kernel, node, start_ns, elapsed_ns, worker; for a
         launch also what its tiling chose: tile_kernel, variant, blocks, grain, homes, scratch_bytes, and output_shapes;
-        for an allocation or a Free memory_bytes, what it takes (or, negative, gives back).
+        where a node takes memory blocks of the run (or, negative, gives them back) also memory_bytes.
         """
         results, times = self._loaded().run_profiled(feeds, names, cancel)
         nodes = self._native.nodes()
         extents = self._extents(feeds)
         records = []
-        for number, begin_ns, end_ns, worker, chosen in times:
+        for number, begin_ns, end_ns, worker, taken_bytes, chosen in times:
             node_id, kernel, compute_node = nodes[number]
             record = {"name": compute_node or kernel, "kernel": kernel, "node": node_id}
             record |= {"start_ns": begin_ns, "elapsed_ns": end_ns - begin_ns, "worker": worker}
+            if taken_bytes and KERNELS[kernel].section == MEMORY:
+                record["memory_bytes"] = taken_bytes
             if chosen is not None:
                 record |= dict(zip(("variant", "blocks", "grain", "homes", "scratch_bytes"), chosen, strict=True))
                 record["tile_kernel"] = self.packed.tile_kernels[node_id][chosen[0]]
                 record["output_shapes"] = [_known(shape, extents) for shape in self.packed.results[node_id]]
             records.append(record)
-        changes = memory_changes(self.graph, records, extents)
-        for record in records:
-            if change := changes.get(record["node"], 0):
-                record["memory_bytes"] = change
         return results, records
 
     def run_watched(

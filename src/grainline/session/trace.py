@@ -45,6 +45,9 @@ class Trace:
         self._timeline.span(caller, "model_run", "Session", begin_ns, end_ns - begin_ns, facts)
         for node in nodes:
             self._node(node, run_id, caller)
+            # What an asynchronous stream does when is not known.
+            if "tile_kernel" in node and compiled.executor.completes_inline:
+                self._launch(node, run_id, caller)
         self._memory(nodes)
         return arrays
 
@@ -68,14 +71,16 @@ class Trace:
         if worker:
             self._timeline.name_track(track, f"worker {worker}")
         self._timeline.span(track, node["name"], "Node", begin_ns, elapsed_ns, facts)
-        if "tile_kernel" in node:  # an inline stream completes a launch while it is submitted
-            stream = stream_track(0)
-            self._timeline.name_track(stream, "stream 0")
-            self._timeline.span(stream, node["name"], "Stream", begin_ns, elapsed_ns, {"run_id": run_id})
-            self._timeline.arrow("launch", (track, begin_ns), (stream, begin_ns))
+
+    def _launch(self, node: dict[str, Any], run_id: int, caller: int) -> None:
+        """An inline stream completes a launch while it is submitted."""
+        track, begin_ns, stream = worker_track(node["worker"], caller), node["start_ns"], stream_track(0)
+        self._timeline.name_track(stream, "stream 0")
+        self._timeline.span(stream, node["name"], "Stream", begin_ns, node["elapsed_ns"], {"run_id": run_id})
+        self._timeline.arrow("launch", (track, begin_ns), (stream, begin_ns))
 
     def _memory(self, nodes: list[dict[str, Any]]) -> None:
-        """The bytes that blocks of the run's allocator hold, as far as their sizes are known before the run."""
+        """The bytes that the memory blocks of the run hold."""
         held = 0
         for node in sorted(nodes, key=lambda node: node["start_ns"] + node["elapsed_ns"]):
             if change := node.get("memory_bytes", 0):
