@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 from common import machine, print_table, verdict
-from turns import Call, microseconds, ratio, repeated, serve, spread, turns
+from turns import Call, aligned, microseconds, ratio, repeated, serve, spread, turns
 
 CASES = ("1-4-2-16-32-16-16", "1-8-8-128-128-64-64", "1-12-12-512-512-64-64", "8-12-12-128-128-32-32",
          "1-32-8-1-4096-128-128")  # fmt: skip
@@ -32,7 +32,7 @@ def operands(case: str) -> tuple[list[int], list[np.ndarray], bool]:
     b, hq, hkv, queries, keys, width, value_width = extents
     rng = np.random.default_rng(0)
     shapes = ((b, hq, queries, width), (b, hkv, keys, width), (b, hkv, keys, value_width))
-    return extents, [rng.standard_normal(shape).astype(np.float32) for shape in shapes], queries > 1
+    return extents, [aligned(rng.standard_normal(shape).astype(np.float32)) for shape in shapes], queries > 1
 
 
 def ours(case: str, threads: int) -> tuple[Call, Any] | None:
@@ -44,7 +44,7 @@ def ours(case: str, threads: int) -> tuple[Call, Any] | None:
     (b, hq, hkv, queries, keys, width, value_width), (q, k, v), causal = operands(case)
     env = {"B": b, "H": hkv, "Q": queries, "K": keys}
     program = attention(*(symbol(s) for s in "BH"), hq // hkv, *(symbol(s) for s in "QK"), width, value_width, causal)
-    o = np.empty((b, hq, queries, value_width), np.float32)
+    o = aligned(np.empty((b, hq, queries, value_width), np.float32))
     native = NativeKernel(program, [q, k, v, o], env, threads)
     native.launch()
     assert np.allclose(o[:1], numpy_meaning.attention(q[:1], k[:1], v[:1], causal), 5e-5, 5e-5), case

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 from common import machine, print_table, verdict
-from turns import Answers, Call, microseconds, ratio, repeated, serve, spread, turns
+from turns import Answers, Call, aligned, microseconds, ratio, repeated, serve, spread, turns
 
 SHAPES = ("128x384x1536", "129x768x768", "512x512x512", "1024x1024x1024", "17x384x1536")
 SHAPES += tuple(f"{rows}x384x1536" for rows in (8, 6, 4, 3, 2, 1))
@@ -36,7 +36,8 @@ COLD_BYTES = 80 << 20
 MEAN_BOUND, CELL_BOUND, PEAK_SHARE, COMPILE_BOUND_MS = 0.85, 1.05, 0.85, 60
 NEAR_PEAK = ("128x384x1536", "1024x1024x1024")
 PEAK_TURNS, PEAK_CHAINS, PEAK_UNROLL = 1000, 12, 4
-PEAK_FLOPS = PEAK_TURNS * PEAK_CHAINS * PEAK_UNROLL * 16
+# Per lane of a vector.
+PEAK_FLOPS = 2 * PEAK_TURNS * PEAK_CHAINS * PEAK_UNROLL
 
 
 def in_turn(calls: Iterable[Callable[[], Any]]) -> Call:
@@ -47,7 +48,8 @@ def in_turn(calls: Iterable[Callable[[], Any]]) -> Call:
 
 def operands(m: int, k: int, n: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(0)
-    return rng.standard_normal((m, k)).astype(np.float32), rng.standard_normal((k, n)).astype(np.float32)
+    a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((m, k), (k, n)))
+    return aligned(a), aligned(b)
 
 
 def program(k: int, n: int, in_bytes: bool) -> Any:
@@ -76,8 +78,8 @@ def ours(m: int, k: int, n: int, copies: int, in_bytes: bool = False) -> tuple[C
         scale = (np.abs(right).max(0) / 127).astype(np.float32)
         quads = np.round(right / scale).astype(np.int8)
         right = quads * scale
-    result = np.empty((m, n), np.float32)
-    packed = [pack_quads(quads) if in_bytes else pack_panels(right) for _ in range(copies)]
+    result = aligned(np.empty((m, n), np.float32))
+    packed = [aligned(pack_quads(quads) if in_bytes else pack_panels(right)) for _ in range(copies)]
     kernels = [NativeKernel(program(k, n, in_bytes), [left, b, result, scale], {"M": m}) for b in packed]
     kernels[0].launch()
     assert np.allclose(result, left @ right, 1e-3, 1e-3)
@@ -93,7 +95,7 @@ def ours_int8(m: int, k: int, n: int, copies: int) -> tuple[Call, Any] | None:
 
 def numpy_product(m: int, k: int, n: int, copies: int) -> tuple[Call, Any]:
     a, b = operands(m, k, n)
-    c, turn = np.empty((m, n), np.float32), itertools.cycle([b.copy() for _ in range(copies)])
+    c, turn = aligned(np.empty((m, n), np.float32)), itertools.cycle([aligned(b) for _ in range(copies)])
     return repeated(lambda: np.matmul(a, next(turn), out=c)), {}
 
 
@@ -143,13 +145,20 @@ def peak_loop() -> Callable[[], float]:
     def measure() -> float:
         start = time.thread_time()
         call(turns_a_call)
-        return turns_a_call * PEAK_FLOPS / (time.thread_time() - start) / 1e9
+        return turns_a_call * PEAK_FLOPS * peak_lanes() / (time.thread_time() - start) / 1e9
 
     return measure
 
 
+def peak_lanes() -> int:
+    """Floats of the widest vector."""
+    from grainline.plan.target import host_target
+
+    return host_target().vector_bytes // 4
+
+
 def peak(*_shape: int) -> tuple[Call, Any]:
-    """PEAK_FLOPS in twelve independent chains of 8-lane FMAs."""
+    """PEAK_FLOPS a lane in twelve independent chains of FMAs of the widest vectors."""
     import ctypes
 
     from grainline.base.dtypes import F32, I64
@@ -159,21 +168,22 @@ def peak(*_shape: int) -> tuple[Call, Any]:
 
     module = ModuleText()
     f = module.function("peak", "i32", [("i64", "end"), ("ptr", "sink")], "nounwind")
-    half, one = constant(0.5, F32, 8), constant(1.0, F32, 8)
+    lanes = peak_lanes()
+    half, one = constant(0.5, F32, lanes), constant(1.0, F32, lanes)
 
     def step(_index: Reg, totals: list[Reg]) -> list[Reg]:
         for _ in range(PEAK_UNROLL):
             totals = [f.fma(total, half, one) for total in totals]
         return totals
 
-    start = [constant(float(i), F32, 8) for i in range(PEAK_CHAINS)]
+    start = [constant(float(i), F32, lanes) for i in range(PEAK_CHAINS)]
     totals = f.loop(Reg("0", I64), Reg("%end", I64), 1, start, step)
     for i, total in enumerate(totals):
-        f.do(f"store {total.typed}, ptr {f.pointer('%sink', Reg(str(8 * i), I64), 4)}, align 4")
+        f.do(f"store {total.typed}, ptr {f.pointer('%sink', Reg(str(lanes * i), I64), 4)}, align 4")
     f.do("ret i32 0")
     code = link_object(compile_object(module.text, host_target()), ("peak",))
     entry = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p)(code.address("peak"))
-    sink = np.empty(8 * PEAK_CHAINS, np.float32)
+    sink = np.empty(lanes * PEAK_CHAINS, np.float32)
     return lambda times, _code=code: entry(PEAK_TURNS * times, sink.ctypes.data), {}
 
 
@@ -194,7 +204,7 @@ def row(shape: str, answers: Answers, facts: dict[str, Any]) -> tuple[list[objec
     m, k, n = map(int, shape.split("x"))
     us = {name: microseconds(answers, name) for name in answers}
     rate = 2 * m * k * n / us["ours"] / 1e3
-    share = rate / (PEAK_FLOPS / us["peak"] / 1e3)
+    share = rate / (PEAK_FLOPS * peak_lanes() / us["peak"] / 1e3)
     best = min((name for name in PEERS if name in answers), key=lambda name: us[name])
     value, (low, high) = ratio(answers, "ours", best), spread(answers, "ours_again", "ours")
     others = [f"{us[name]:.1f}" if name in us else "" for name in (*PEERS, "ours_int8")]

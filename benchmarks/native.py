@@ -12,7 +12,7 @@ from grainline import _native
 from grainline.base.dims import evaluate
 from grainline.codegen.cache import ObjectCache
 from grainline.codegen.compile import compile_kernels
-from grainline.codegen.kernel import emit
+from grainline.codegen.kernel import emit_variants
 from grainline.codegen.llvm import compile_object
 from grainline.plan.machine import machine_of
 from grainline.plan.planner import plan
@@ -44,7 +44,7 @@ class NativeKernel:
         _ready()
         start = time.thread_time()
         plans = plan(program, host_target(), options).variants
-        emitted = [emit(each) for each in plans]
+        emitted = emit_variants(plans)
         self.kernels = compile_kernels(emitted, ObjectCache(None))
         self.compile_ms = (time.thread_time() - start) * 1e3
         launches = [self._choose(each, env, homes) for each in plans]

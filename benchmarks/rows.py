@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 from common import machine, print_table, verdict
-from turns import Call, Turns, microseconds, ratio, repeated, serve, turns
+from turns import Call, Turns, aligned, microseconds, ratio, repeated, serve, turns
 
 KERNELS = ("rms_norm", "layer_norm", "softmax", "gelu")
 SHAPES = ("17x65", "64x256", "129x768", "257x1538", "1024x4096", "1024x4097")
@@ -46,7 +46,7 @@ def is_dram_size(shape: str) -> bool:
 def inputs(kernel: str, rows: int, n: int) -> list[np.ndarray]:
     """x, then what the kernel scales and shifts with."""
     rng = np.random.default_rng(0)
-    x = rng.standard_normal((rows, n)).astype(np.float32)
+    x = aligned(rng.standard_normal((rows, n)).astype(np.float32))
     extra = {"rms_norm": 1, "layer_norm": 2}.get(kernel, 0)
     return [x, *(1 + 0.1 * rng.standard_normal(n).astype(np.float32) for _ in range(extra))]
 
@@ -59,7 +59,7 @@ def ours(kernel: str, rows: int, n: int) -> tuple[Call, Any] | None:
 
     program = getattr(pointwise if kernel in ("gelu", "copy") else row_kernels, kernel)(symbol("M"), symbol("N"))
     given = inputs(kernel, rows, n)
-    y = np.empty((rows, n), np.float32)
+    y = aligned(np.empty((rows, n), np.float32))
     native = NativeKernel(program, [*given, y], {"M": rows, "N": n})
     native.launch()
     few = (a[:3] if a.ndim > 1 else a for a in given)

@@ -76,6 +76,17 @@ class Turns:
             process.wait()
 
 
+def aligned(array: Any, alignment: int = 64) -> Any:
+    """The same elements where an engine has them: at the start of a cache line."""
+    import numpy as np  # not before the environment of an arm is set
+
+    room = np.empty(array.nbytes + alignment, np.uint8)
+    start = -room.ctypes.data % alignment
+    copy = room[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
 @contextmanager
 def turns(suite: str, arms: Sequence[str], threads: int = 1, arguments: Sequence[str] = ()) -> Iterator[Turns]:
     running = Turns(suite, arms, threads, arguments)

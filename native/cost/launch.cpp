@@ -8,9 +8,8 @@
 namespace grainline {
 namespace {
 
-constexpr int64_t kChunksPerHome = 32;
 constexpr int64_t kTasksPerHome = 64;  // smaller tasks than that are not tried
-constexpr size_t kMostChoices = 160;   // 8 numbers of homes, at most 17 grains each
+constexpr size_t kMostChoices = 160;   // 8 numbers of homes, at most 7 grains each
 
 int64_t ceil_div(int64_t value, int64_t unit) { return (value - 1) / unit + 1; }
 
@@ -94,12 +93,12 @@ LaunchChoice choose_launch(const LaunchWork& work, int homes_allowed, bool is_ho
   // that are as good as the best is the safest.
   const int most = static_cast<int>(std::min<int64_t>(homes_allowed, blocks));
   for (int homes = 2; homes <= most; homes = homes < most ? std::min(homes * 2, most) : most + 1) {
-    const int64_t heuristic = ceil_div(blocks, int64_t{homes} * kChunksPerHome);
-    const int64_t finest = std::max<int64_t>(blocks / (int64_t{homes} * kTasksPerHome), 1);
-    auto grain = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(finest)));
-    for (; grain < blocks; grain *= 2) {
-      if (grain / 2 < heuristic && heuristic < grain) consider(heuristic, homes);
-      consider(grain, homes);
+    // Shares that are equal: every home has as many tasks, but for what cannot be divided.
+    int64_t before = 0;
+    for (int64_t tasks = kTasksPerHome; tasks >= 1; tasks /= 2) {
+      const int64_t grain = ceil_div(blocks, homes * tasks);
+      if (grain != before) consider(grain, homes);
+      before = grain;
     }
   }
   const auto is_as_good = [&](const LaunchChoice& choice) {

@@ -54,7 +54,7 @@ struct LaunchChoice {
 double launch_time(const LaunchWork& work, int64_t grain, int homes, bool is_hot,
                    const MachineCosts& costs);
 
-// The choice that ends first among the whole range, powers of two and ceil(blocks / 32 H). Of those
+// The choice that ends first among the whole range and 1, 2, 4 ... 64 equal tasks a home. Of those
 // within `tie` of it the safest: fewest homes, then smallest tasks.
 LaunchChoice choose_launch(const LaunchWork& work, int homes_allowed, bool is_hot,
                            const MachineCosts& costs);

@@ -23,7 +23,7 @@ from grainline.base import dims, log, progress
 from grainline.base.knobs import Options, is_multi_worker
 from grainline.codegen.cache import ObjectCache, open_cache
 from grainline.codegen.compile import Kernel, compile_kernels, entry_name
-from grainline.codegen.kernel import EmittedKernel, emit
+from grainline.codegen.kernel import EmittedKernel, emit_variants
 from grainline.codegen.llvm import assembly
 from grainline.compiled import CompiledModel
 from grainline.execgraph.ir import ExecuteGraph, Variant
@@ -165,7 +165,7 @@ class KernelTable:
         if key not in self.plans:
             result = plan(shared, self.target)
             self.plans[key] = result
-            self.kernels[key] = tuple(emit(chosen) for chosen in result.variants)
+            self.kernels[key] = emit_variants(result.variants)
             show_kernel(shared, result, self.kernels[key])
         back = {new: dims.symbol(old) for old, new in symbols.items()}
         variants = tuple(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from grainline.base.dims import evaluate, symbol
 from grainline.base.dtypes import F32, F64
+from grainline.plan.machine import REFERENCE
 from grainline.plan.mma import MmaRefusal, Product, describe, range_panels
 from grainline.plan.panels import PANEL, pack_panels
 from grainline.plan.planner import plan
@@ -188,3 +190,23 @@ def test_packing_costs_little_more_than_copying(is_transposed: bool) -> None:
         pack_panels(matrix)
         times.append(time.thread_time() - start)
     assert min(times) < 0.05, "9 MB; a guard against element-wise packing, not a benchmark"
+
+
+WIDE = replace(TARGET, cpu="x86-64-v4", features="+avx512f,+avx512bw,+avx512vl,+avx2,+fma", vector_bytes=64)
+
+
+@pytest.mark.parametrize("rows", (0, 1, 6, 7, 12, 13, 24, 25, 100, 128, 1000))
+def test_wide_strips_are_one_or_an_even_number(rows: int) -> None:
+    plans = {p.mapping.details.form: p for p in plan(product_of(None, "panels"), WIDE).variants}
+    assert set(plans) == {"strips", "half strips", "columns"}
+    for form, most in (("strips", 12), ("half strips", 6)):
+        strips = evaluate(plans[form].blocks, {"M": rows})
+        assert strips == (-(-rows // most) if rows <= most else 2 * -(-rows // (2 * most)))
+
+
+def test_streaming_b_beyond_the_private_cache_makes_tasks_dear() -> None:
+    """What a task pays for B grows with the price of the cache that B lies in."""
+    slow = replace(REFERENCE, shared_byte_ps=10 * REFERENCE.shared_byte_ps)
+    for n, ratio in ((64, 1), (1 << 14, 10)):
+        costs = [plan(product_of(None, "panels", n), TARGET, machine=m).variants[0].task_ps for m in (REFERENCE, slow)]
+        assert costs[1] == pytest.approx(ratio * costs[0], rel=0.2)

@@ -7,7 +7,7 @@ blocks of the plan. The result is 0 or a fault code: 1 index out of bounds, 2 in
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from grainline.base.dims import Expr, ceil_div, product
@@ -45,10 +45,19 @@ class EmittedKernel:
 
 def emit(plan: Plan) -> EmittedKernel:
     """The kernel of a plan. Equal programs and plans give equal text."""
-    if plan.mapping.kind == MMA:
+    return emit_variants((plan,))[0]
+
+
+def emit_variants(plans: Sequence[Plan]) -> tuple[EmittedKernel, ...]:
+    """The kernels of variants of one program. Those of products share a text, which is written once."""
+    if plans[0].mapping.kind == MMA:
         from grainline.codegen.mma_chain import emit_products
 
-        return emit_products(plan)
+        return emit_products(plans)
+    return tuple(_emit(plan) for plan in plans)
+
+
+def _emit(plan: Plan) -> EmittedKernel:
     module = ModuleText(math_form(plan))
     f = module.function(PLACEHOLDER, "i32", PARAMETERS, "nounwind")
     arguments = Arguments(f, plan.program.views)

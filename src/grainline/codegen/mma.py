@@ -3,14 +3,16 @@
     i32 name(ptr args, i64 begin, i64 end, ptr scratch)
 
 computes the blocks begin..end-1. The whole loop nest is here: matrices of the batch, column ranges, strips of at most
-six rows. The rows of a matrix are spread evenly over its strips (8 rows are 4 + 4), because every strip streams all of
-B. Strips of one call travel in groups: all read a chunk of B while it is in a near cache, and fetch the next one.
+`strip_rows` rows. The rows of a matrix are spread evenly over its strips, because every strip streams all of B. Strips
+of one call travel in groups: all read a chunk of B while it is in a near cache, and fetch the next one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
+from grainline.base.dims import Expr
 from grainline.base.dtypes import BOOL
 from grainline.codegen.emit import ModuleText, Reg
 from grainline.codegen.kernel import PLACEHOLDER, EmittedKernel, finished, math_form
@@ -25,16 +27,14 @@ from grainline.codegen.mma_nest import (
     coordinates,
     each_strip,
     pack_right,
-    strip_count,
 )
 from grainline.codegen.mma_pack import pack_a_function, pack_b_function
 from grainline.codegen.mma_stream import THREE_ROW_PANELS, Columns, Share, chunk_panels, fetches_ahead, shares
 from grainline.codegen.mma_strip import rows_function
 from grainline.codegen.mma_text import KernelText, Writer
-from grainline.codegen.mma_tile import TileForm, edge_function, tile_function
+from grainline.codegen.mma_tile import TileForm, edge_function, tile_functions
 from grainline.plan.mma import (
     PANEL,
-    STRIP_ROWS,
     Product,
     Realisation,
     scratch_layout,
@@ -46,11 +46,12 @@ from grainline.tile.ir import Axis
 # Argument words that differ between the realisations of a product.
 COLUMN_RANGE = "columns of a range"
 BLOCK_STRIPS = "strips of a block"
+STRIPS = "strips of a matrix"
 
 
-def emit_mma(plan: Plan) -> EmittedKernel:
-    """The kernel of a matrix-product plan. All realisations of one product have the same text and other words."""
-    chosen = plan.mapping.details
+def emit_mma(plans: Sequence[Plan]) -> tuple[EmittedKernel, ...]:
+    """The kernels of the realisations of one product: the same text and other words."""
+    plan, chosen = plans[0], plans[0].mapping.details
     assert isinstance(chosen, Realisation)
     product = chosen.product
     kernel = KernelText(ModuleText(math_form(plan)), product.program.views, 16 if plan.target.has_avx512 else 8, {})
@@ -67,14 +68,18 @@ def emit_mma(plan: Plan) -> EmittedKernel:
         rows_function(kernel, chosen)
     else:
         edge_function(kernel, form)
-    own = {COLUMN_RANGE: chosen.column_range, BLOCK_STRIPS: chosen.block_strips}
-    words = tuple(own[key] if isinstance(key, str) else key for key in kernel.numbers)
-    return finished(kernel.module, words, plan)  # type: ignore[arg-type]
+    return tuple(finished(kernel.module, _words(kernel, each), each) for each in plans)
+
+
+def _words(kernel: KernelText, plan: Plan) -> tuple[Expr, ...]:
+    chosen = plan.mapping.details
+    assert isinstance(chosen, Realisation)
+    own = {COLUMN_RANGE: chosen.column_range, BLOCK_STRIPS: chosen.block_strips, STRIPS: chosen.strips}
+    return kernel.words(own)
 
 
 def _float_functions(kernel: KernelText, form: TileForm, chosen: Realisation) -> None:
-    for rows in range(1, STRIP_ROWS + 1):
-        tile_function(kernel, form, rows)
+    tile_functions(kernel, form)
     if chosen.packs_a:
         pack_a_function(kernel, form)
     if chosen.packs_b:
@@ -99,7 +104,7 @@ class _Entry:
     def _all(self) -> list[Reg]:
         w, product = self.w, self.product
         self.n = w.extent(product.n.extent)
-        per_matrix = strip_count(w, product)
+        per_matrix = w.own_word(STRIPS)
         if product.offers_columns:
             width = w.own_word(COLUMN_RANGE)
             ranges = w.divide(w.add(self.n, w.sub(width, "1")), width)
@@ -157,8 +162,8 @@ class _Strips:
 
     def emit(self) -> None:
         w = self.w
-        self.strips = strip_count(w, self.product)
-        self.rows = StripRows.of(w, self.product)
+        self.strips = w.own_word(STRIPS)
+        self.rows = StripRows.of(w, self.product, self.strips)
         places, is_float = (self.scratch.packed_a, self.scratch.packed_a_size), self.plan.product.b_form != "quads"
         self.left = LeftRows(self.rows, self.form.a_row_stride, *places, "pack_a", self.plan.packs_a and is_float)
         if self.product.offers_columns:
@@ -224,7 +229,7 @@ class _Strips:
         # A strip of few rows alone takes all columns at once: its tiles read up to six panels together.
         wide = str(-(-panels // THREE_ROW_PANELS) * THREE_ROW_PANELS * PANEL)
         few = w.choose(w.less(strips, "2"), w.larger(columns, "1"), wide)
-        return w.choose(w.less(self.rows.each, "4"), few, str(panels * PANEL))
+        return w.choose(self.rows.has_three(w), few, str(panels * PANEL))
 
     def _multiply(
         self, strip: str, slot: str, b: tuple[str, str, str], column: str, columns: str, share: Share | None = None
@@ -232,27 +237,39 @@ class _Strips:
         """Calls the tile function of the strip's row count for `columns` columns from `column` on."""
         w = self.w
         first, rows = self.rows.at(w, strip)
-        a = self.left.in_place(w, first)
-        if self.plan.packs_a:
-            a = w.choose(self.left.is_packed(w, rows), self.left.slot(w, slot), a, "ptr")
         ldc = w.extent(self.scratch.strip_row) if self.form.to_strip else "0"
-        arguments = f"ptr %args, ptr {a}, ptr {b[0]}, i64 {b[1]}, i64 {b[2]}, i64 {columns}, i64 {ldc}"
-        arguments += "".join(f", ptr {p}" for p in self._outputs(first, slot, column))
-        call_tile(w, "", rows, arguments + (share.arguments() if share else ""))
 
-    def _outputs(self, first_row: str, slot: str, column: str) -> list[str]:
-        """The pointers of the tile function at the strip's first row and `column`."""
+        def arguments(start: int) -> str:
+            a = self._left(first, rows, slot, start)
+            text = f"ptr %args, ptr {a}, ptr {b[0]}, i64 {b[1]}, i64 {b[2]}, i64 {columns}, i64 {ldc}"
+            text += "".join(f", ptr {p}" for p in self._outputs(first, slot, column, start))
+            return text + (share.arguments() if share else "")
+
+        call_tile(w, "", (rows, self.product.strip_rows), arguments)
+
+    def _left(self, first: str, rows: str, slot: str, start: int) -> str:
+        """Row `start` of the left rows of a strip: packed, or in place."""
+        w = self.w
+        in_place = self.left.in_place(w, w.add(first, str(start)))
+        if not self.plan.packs_a:
+            return in_place
+        packed = w.at(self.left.slot(w, slot), str(start))
+        return packed if start else w.choose(self.left.is_packed(w, rows), packed, in_place, "ptr")
+
+    def _outputs(self, first_row: str, slot: str, column: str, start: int) -> list[str]:
+        """The pointers of the tile function at row `start` of the strip and `column`."""
         w = self.w
         if self.form.to_strip:
-            return [w.at(self._strip_slot(slot), column)]
-        at = {**self.batch, self.product.m: first_row}
+            row = w.mul(w.extent(self.scratch.strip_row), str(start))
+            return [w.at(w.at(self._strip_slot(slot), row), column)]
+        at = {**self.batch, self.product.m: w.add(first_row, str(start))}
         starts = [(s, address(w, s.operation.view, s.access, at)) for s in streams_of(self.product)]
         return [w.at(start, column) if s.spans_columns else start for s, start in starts]
 
     def _strip_slot(self, slot: str) -> str:
         w = self.w
         start = w.at("%scratch", w.extent(self.scratch.strip))
-        return w.at(start, w.mul(w.mul(w.extent(self.scratch.strip_row), str(STRIP_ROWS)), slot))
+        return w.at(start, w.mul(w.mul(w.extent(self.scratch.strip_row), str(self.product.strip_rows)), slot))
 
     def _finish_rows(self, strip: str, slot: str, column: str, columns: str) -> None:
         """Runs the row-wise epilogue over the finished columns of a strip's rows."""

@@ -7,7 +7,7 @@ the operands of the next batch element are on their way. The rows of a matrix ar
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -33,7 +33,7 @@ from grainline.codegen.mma_nest import (
 from grainline.codegen.mma_pack import pack_a_function, pack_b_function
 from grainline.codegen.mma_strip import whole_rows_function
 from grainline.codegen.mma_text import KernelText, Writer
-from grainline.codegen.mma_tile import TileForm, edge_function, tile_function
+from grainline.codegen.mma_tile import TileForm, edge_function, tile_functions
 from grainline.plan.mma import CHUNK_PANELS, Product
 from grainline.plan.mma_chain import Chain, ChainRealisation, ChainScratch, chain_scratch, stage_rows, strip_row
 from grainline.plan.panels import PANEL, STRIP_ROWS
@@ -70,11 +70,11 @@ class _Stage:
         return Right(*(f"%{name}{self.number}" for name in names))
 
 
-def emit_products(plan: Plan) -> EmittedKernel:
-    """The kernel of a plan with products: one, or a chain of two."""
-    chosen = plan.mapping.details
+def emit_products(plans: Sequence[Plan]) -> tuple[EmittedKernel, ...]:
+    """The kernels of plans of one program with products: one, or a chain of two. Only their words differ."""
+    plan, chosen = plans[0], plans[0].mapping.details
     if not isinstance(chosen, ChainRealisation):
-        return emit_mma(plan)
+        return emit_mma(plans)
     chain, scratch = chosen.chain, chain_scratch(chosen)
     kernel = KernelText(ModuleText(math_form(plan)), chain.program.views, 16 if plan.target.has_avx512 else 8, {})
     stages = _stages(chain, scratch)
@@ -84,9 +84,12 @@ def emit_products(plan: Plan) -> EmittedKernel:
     ahead_function(kernel, _operands(stages))
     for stage in stages:
         _stage_functions(kernel, chain, stage)
-    own = {BLOCK_STRIPS: chosen.block_strips}
-    words = tuple(own[key] if isinstance(key, str) else key for key in kernel.numbers)
-    return finished(kernel.module, words, plan)  # type: ignore[arg-type]
+    return tuple(finished(kernel.module, _words(kernel, each), each) for each in plans)
+
+
+def _words(kernel: KernelText, plan: Plan) -> tuple[Expr, ...]:
+    assert isinstance(plan.mapping.details, ChainRealisation)
+    return kernel.words({BLOCK_STRIPS: plan.mapping.details.block_strips})
 
 
 def _stages(chain: Chain, scratch: ChainScratch) -> tuple[_Stage, _Stage]:
@@ -107,8 +110,7 @@ def _stage(chain: Chain, scratch: ChainScratch, number: int) -> _Stage:
 
 
 def _stage_functions(kernel: KernelText, chain: Chain, stage: _Stage) -> None:
-    for rows in range(1, STRIP_ROWS + 1):
-        tile_function(kernel, stage.form, rows)
+    tile_functions(kernel, stage.form)
     pack_b_function(kernel, stage.form)
     if not stage.form.to_strip:
         edge_function(kernel, stage.form)
@@ -183,7 +185,7 @@ class _Strips:
         parameters += [("i64", f"x{i}") for i in range(len(batch))]
         self.w = kernel.internal("strips", parameters, "i32")
         self.batch: dict[Axis, str] = {axis: f"%x{i}" for i, axis in enumerate(batch)}
-        self.rows = StripRows.of(self.w, plan.chain.first)
+        self.rows = StripRows.of(self.w, plan.chain.first, strip_count(self.w, plan.chain.first))
         form = stages[0].form
         places = scratch.packed_a, scratch.packed_a_size
         self.left = LeftRows(self.rows, form.a_row_stride, *places, f"{form.prefix}pack_a", keeps_single=True)
@@ -306,8 +308,8 @@ class _Strips:
         ldc = w.extent(stage.row) if stage.form.to_strip else "0"
         left = self._left(stage, first, rows, slot)
         arguments = f"ptr %args, ptr {left}, ptr {b[0]}, i64 {b[1]}, i64 {b[2]}, i64 {columns}, i64 {ldc}"
-        arguments += "".join(f", ptr {p}" for p in self._outputs(stage, first, slot, column))
-        call_tile(w, stage.form.prefix, rows, arguments + depth)
+        arguments += "".join(f", ptr {p}" for p in self._outputs(stage, first, slot, column)) + depth
+        call_tile(w, stage.form.prefix, (rows, STRIP_ROWS), lambda _: arguments)
 
     def _left(self, stage: _Stage, first: str, rows: str, slot: str) -> str:
         """The left rows of a strip: packed (a single row is read in place), or the finished strip before."""

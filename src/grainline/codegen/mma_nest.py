@@ -9,6 +9,7 @@ from grainline.base.dims import Expr
 from grainline.base.dtypes import BOOL
 from grainline.codegen.emit import Reg
 from grainline.codegen.mma_text import Writer
+from grainline.codegen.mma_tile import tiles_of
 from grainline.plan.mma import DIRECT_B_STRIPS, Product
 from grainline.plan.panels import PANEL, STRIP_ROWS
 from grainline.tile.access import LinearAccess, linear_access
@@ -27,8 +28,8 @@ def address(w: Writer, view: View | None, access: LinearAccess, at: Mapping[Axis
 
 def strip_count(w: Writer, product: Product) -> str:
     """Strips of one matrix, at least 1."""
-    m = w.extent(product.m.extent)
-    return w.larger(w.divide(w.add(m, str(STRIP_ROWS - 1)), str(STRIP_ROWS)), "1")
+    m, rows = w.extent(product.m.extent), product.strip_rows
+    return w.larger(w.divide(w.add(m, str(rows - 1)), str(rows)), "1")
 
 
 def each_strip(w: Writer, first: str, after: str, body: Callable[[str, str], None]) -> None:
@@ -89,21 +90,37 @@ def pack_right(
 
 @dataclass(frozen=True, slots=True)
 class StripRows:
-    """The rows of a matrix, spread evenly over its strips: the first `longer` strips have one row more."""
+    """The rows of a matrix, spread evenly over its strips.
 
-    each: str
-    longer: str
+    In units of one row or, where not every number of rows has a tile of its own, of four: strip i begins at unit
+    ceil(i * units / strips), so that any run of strips has about its share. What is left belongs to the last strip.
+    """
+
+    rows: str
+    units: str
+    strips: str
+    unit: int
 
     @staticmethod
-    def of(w: Writer, product: Product) -> StripRows:
-        strips, m = strip_count(w, product), w.extent(product.m.extent)
-        return StripRows(w.divide(m, strips), w.remainder(m, strips))
+    def of(w: Writer, product: Product, strips: str) -> StripRows:
+        unit, m = 1 if product.strip_rows <= STRIP_ROWS else 4, w.extent(product.m.extent)
+        return StripRows(m, w.divide(m, str(unit)), strips, unit)
+
+    def _start(self, w: Writer, strip: str) -> str:
+        units = w.add(w.mul(strip, self.units), w.sub(self.strips, "1"))
+        return w.mul(w.divide(units, self.strips), str(self.unit))
 
     def at(self, w: Writer, strip: str) -> tuple[str, str]:
         """(first row, rows) of a strip."""
-        first = w.add(w.mul(strip, self.each), w.smaller(strip, self.longer))
-        more = w.function.raw(f"icmp slt i64 {strip}, {self.longer}")
-        return first, w.add(self.each, w.function.raw(f"zext i1 {more} to i64"))
+        first, following = self._start(w, strip), w.add(strip, "1")
+        after = self._start(w, following)
+        if self.unit > 1:
+            after = w.choose(w.less(following, self.strips), after, self.rows)
+        return first, w.sub(after, first)
+
+    def has_three(self, w: Writer) -> str:
+        """Whether a tile of some strip may have three rows or fewer, as i1: seven rows are four and three."""
+        return w.less(w.divide(self.units, self.strips), "4" if self.unit == 1 else "2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,15 +160,21 @@ class LeftRows:
         w.function.when(Reg(self.is_packed(w, rows), BOOL), [], pack)
 
 
-def call_tile(w: Writer, prefix: str, rows: str, arguments: str) -> None:
-    """Calls the tile function of `rows` rows; nothing for 0 rows."""
-    f = w.function
-    labels = [f.fresh("rows") for _ in range(STRIP_ROWS)]
-    done = f.fresh("strip_done")
-    cases = " ".join(f"i64 {r + 1}, label %{label}" for r, label in enumerate(labels))
-    f.do(f"switch i64 {rows}, label %{done} [ {cases} ]")
-    for r, label in enumerate(labels):
+def call_tile(w: Writer, prefix: str, rows: tuple[str, int], arguments: Callable[[int], str]) -> None:
+    """Calls the tile functions of a strip of `rows` (how many, at most) rows; nothing for 0 rows.
+
+    `arguments` gives those of the tile that begins at a row of the strip.
+    """
+    f, (count, most) = w.function, rows
+    labels = {r: f.fresh("rows") for r in range(1, most + 1)}
+    done, whole = f.fresh("strip_done"), arguments(0)
+    cases = " ".join(f"i64 {r}, label %{label}" for r, label in labels.items())
+    f.do(f"switch i64 {count}, label %{done} [ {cases} ]")
+    for r, label in labels.items():
         f.block(label)
-        f.do(f"call void @{prefix}tile{r + 1}({arguments})")
+        start = 0
+        for tile in tiles_of(r):
+            f.do(f"call void @{prefix}tile{tile}({arguments(start) if start else whole})")
+            start += tile
         f.jump(done)
     f.block(done)

@@ -1,4 +1,4 @@
-"""Packing into scratch: a strip of A as [k][6], and a strided B as column panels [ceil(n/16)][k][16].
+"""Packing into scratch: a strip of A as [k][strip_rows], and a strided B as column panels [ceil(n/16)][k][16].
 
 Both use one primitive: four consecutive k of eight rows, transposed in registers with lane-local shuffles. Places past
 the last row or column repeat the last one or hold 0, so nothing outside the operands is read; what is computed from
@@ -12,29 +12,38 @@ from grainline.base.dtypes import F32
 from grainline.codegen.emit import Reg
 from grainline.codegen.mma_text import KernelText, Writer
 from grainline.codegen.mma_tile import TileForm
-from grainline.plan.mma import PANEL, STRIP_ROWS
+from grainline.plan.mma import PANEL
 from grainline.tile.access import linear_access
 
 _STEP = 4
 
 
 def pack_a_function(kernel: KernelText, form: TileForm) -> None:
-    """`void @pack_a(args, source, target, rows)`: target[k][6] = source rows; overwrites 2 floats after the end."""
+    """`void @pack_a(args, source, target, rows)`: target[k][strip_rows] = source rows, in vectors of eight.
+
+    Writes up to 7 floats after the end.
+    """
+    count = form.product.strip_rows
     w = kernel.internal(f"{form.prefix}pack_a", [("ptr", "source"), ("ptr", "target"), ("i64", "rows")])
     last, k = w.add("%rows", "-1"), w.extent(form.product.k.extent)
     stride = w.extent(form.a_row_stride)
-    rows = [w.at("%source", w.mul(stride, w.smaller(str(r), last))) for r in range(STRIP_ROWS)]
+    rows = [w.at("%source", w.mul(stride, w.smaller(str(r), last))) for r in range(count)]
     whole = w.round_down(k, _STEP)
 
     def four(at: str) -> None:
-        target = w.at("%target", w.mul(at, str(STRIP_ROWS)))
-        eight = [w.at(row, at) for row in (*rows, rows[-1], rows[-1])]
-        for step, vector in enumerate(_transposed(w, eight)):
-            # Eight lanes are stored for six rows; the next k overwrites the two that are too many.
-            w.store(vector, w.at(target, str(step * STRIP_ROWS)))
+        target = w.at("%target", w.mul(at, str(count)))
+        starts = [w.at(row, at) for row in rows]
+        groups = []
+        for first in range(0, count, 8):
+            eight = starts[first : first + 8]
+            groups.append(_transposed(w, eight + [starts[-1]] * (8 - len(eight))))
+        for step in range(_STEP):
+            for number, vectors in enumerate(groups):
+                # Of the last eight lanes some belong to no row; the next k overwrites them.
+                w.store(vectors[step], w.at(target, str(step * count + number * 8)))
 
     def one(at: str) -> None:
-        target = w.at("%target", w.mul(at, str(STRIP_ROWS)))
+        target = w.at("%target", w.mul(at, str(count)))
         for r, row in enumerate(rows):
             w.store(w.load_scalar(w.at(row, at)), w.at(target, str(r)))
 

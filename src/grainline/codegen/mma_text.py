@@ -6,7 +6,7 @@ functions of a kernel and each function loads the ones it uses in its entry bloc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from grainline.base.dims import Expr
@@ -60,6 +60,10 @@ class KernelText:
     views: tuple[View, ...]
     lanes: int
     numbers: dict[Expr | str, int]
+
+    def words(self, own: Mapping[str, int | Expr]) -> tuple[Expr, ...]:
+        """What a launch passes for the numbered words; `own` holds the values of those that the emitter defines."""
+        return tuple(own[key] if isinstance(key, str) else key for key in self.numbers)  # type: ignore[misc]
 
     def entry(self, symbol: str) -> Writer:
         """The function that a launch calls."""

@@ -16,21 +16,27 @@ from grainline.codegen.emit import Reg, constant
 from grainline.codegen.mma_epilogue import RegisterEpilogue, streams_of
 from grainline.codegen.mma_stream import FETCHING_ROWS, Share, fetch, group_share, prefetch
 from grainline.codegen.mma_text import KernelText, Writer
-from grainline.plan.mma import PANEL, STRIP_ROWS, Product
+from grainline.plan.mma import PANEL, Product
 
 # By floats of a vector and row count, the panels read together: enough independent chains to hide the FMA latency,
 # few enough to leave registers for B and A. All divide the panels of a chunk and of a column range.
-PANELS_TOGETHER = {8: {1: 6, 2: 3, 3: 2, 4: 1, 5: 1, 6: 1}, 16: {1: 6, 2: 6, 3: 3, 4: 2, 5: 2, 6: 2}}
+PANELS_TOGETHER = {
+    8: {1: 6, 2: 3, 3: 2, 4: 1, 5: 1, 6: 1},
+    16: {1: 6, 2: 6, 3: 3, 4: 2, 5: 2, 6: 2, 8: 2, 12: 2},
+}
+# The row counts that have a tile function, and what the others are put together of.
+TILE_ROWS = tuple(PANELS_TOGETHER[16])
+TILES = {7: (4, 3), 9: (5, 4), 10: (6, 4), 11: (6, 5)}
 
 
 @dataclass(frozen=True, slots=True)
 class TileForm:
     """What the register tile of one kernel looks like.
 
-    packs_a: A arrives as [k][6], else as rows (one row is always read in place). to_strip: finished columns go to a
-    strip in scratch whose rows are padded to whole panels; else the register epilogue runs. prefix: starts the names
-    of the functions of this product, where a kernel has two. fetches_ahead: the functions take the lines that they
-    fetch for later. takes_depth: they take how many k they contract, which may be fewer than B has.
+    packs_a: A arrives as [k][strip_rows], else as rows (one row is always read in place). to_strip: finished columns
+    go to a strip in scratch whose rows are padded to whole panels; else the register epilogue runs. prefix: starts the
+    names of the functions of this product, where a kernel has two. fetches_ahead: the functions take the lines that
+    they fetch for later. takes_depth: they take how many k they contract, which may be fewer than B has.
     """
 
     product: Product
@@ -60,6 +66,18 @@ class TileForm:
         return fixed + [("ptr", name[1:]) for name in self.pointers()] + ahead + depth
 
 
+def tiles_of(rows: int) -> tuple[int, ...]:
+    """The rows of the tiles that a strip of `rows` rows is computed by."""
+    return TILES.get(rows, (rows,))
+
+
+def tile_functions(kernel: KernelText, form: TileForm) -> None:
+    """@tile<rows> for every tile that a strip of the product may have."""
+    for rows in TILE_ROWS:
+        if rows <= form.product.strip_rows:
+            tile_function(kernel, form, rows)
+
+
 def tile_function(kernel: KernelText, form: TileForm, rows: int) -> None:
     """`void @tile<rows>(args, a, b, brow, bpanel, cols, ldc, streams..., ahead, pace)`: `rows` rows, `cols` columns."""
     w = kernel.internal(f"{form.prefix}tile{rows}", form.parameters())
@@ -86,7 +104,7 @@ def touch_results(w: Writer, form: TileForm, size: tuple[int, int], column: str)
     Only for whole strips: a product of many rows, whose result does not stay near, has hardly any others.
     """
     rows, panels = size
-    if form.to_strip or rows < STRIP_ROWS:
+    if form.to_strip or rows < form.product.strip_rows:
         return
     epilogue = RegisterEpilogue(w, form.product, form.pointers())
     for row in range(rows):
@@ -125,8 +143,8 @@ def _contract(w: Writer, form: TileForm, a_rows: list[str], bases: list[str], sh
 
         return w.function.loop(Reg(start, I64), Reg(stop, I64), unroll, initial, steps)
 
-    # One panel has few FMAs per k to hide the loop behind, several have enough.
-    unroll = 4 if len(bases) == 1 else 2
+    # So many FMAs hide the loop; those of one panel of two vectors are over soon.
+    unroll = 4 if len(bases) == 1 else 1 if len(accumulators) >= 12 else 2
     depth = "%depth" if form.takes_depth else w.extent(extent)
     whole = w.round_down(depth, unroll)
     accumulators = run("0", whole, unroll, accumulators)
@@ -148,21 +166,46 @@ def _k_steps(
     if count == 0:
         return current
     rows, b_row = len(a_rows), form.b_row()
-    a_step = STRIP_ROWS if form.packs_a and rows > 1 else 1
+    a_step = form.product.strip_rows if form.packs_a and rows > 1 else 1
     a_starts = [w.at(row, w.mul(k, str(a_step))) for row in a_rows]
     b_starts = [w.at(base, w.mul(k, b_row)) for base in bases]
     if share is not None:
         fetch(w, share, k, len(bases), count)
     for step in range(count):
-        scalars = [w.function.splat(w.load_scalar(w.at(a, str(step * a_step))), w.lanes) for a in a_starts]
-        for j, start in enumerate(b_starts):
-            row = w.at(start, w.mul(b_row, str(step)))
-            vectors = [w.load_vector(w.at(row, str(part * w.lanes))) for part in range(w.parts)]
-            for r, scalar in enumerate(scalars):
-                for part, vector in enumerate(vectors):
-                    slot = (j * rows + r) * w.parts + part
-                    current[slot] = w.function.fma(scalar, vector, current[slot])
+        rows_of_b = [w.at(start, w.mul(b_row, str(step))) for start in b_starts]
+        _one_k(w, [w.at(a, str(step * a_step)) for a in a_starts], rows_of_b, current)
     return current
+
+
+def _one_k(w: Writer, a: list[str], b: list[str], accumulators: list[Reg]) -> None:
+    """One step of k, from the addresses of a scalar per row and of a row per panel.
+
+    What there is less of stays in registers, the rest comes one by one: the accumulators leave few registers.
+    """
+
+    def scalar(row: int) -> Reg:
+        return w.function.splat(w.load_scalar(a[row]), w.lanes)
+
+    def vectors(panel: int) -> list[Reg]:
+        return [w.load_vector(w.at(b[panel], str(part * w.lanes))) for part in range(w.parts)]
+
+    def multiply(row: int, panel: int, left: Reg, right: list[Reg]) -> None:
+        for part, vector in enumerate(right):
+            slot = (panel * len(a) + row) * w.parts + part
+            accumulators[slot] = w.function.fma(left, vector, accumulators[slot])
+
+    if len(a) <= len(b) * w.parts:
+        scalars = [scalar(row) for row in range(len(a))]
+        for panel in range(len(b)):
+            right = vectors(panel)
+            for row, left in enumerate(scalars):
+                multiply(row, panel, left, right)
+        return
+    panels = [vectors(panel) for panel in range(len(b))]
+    for row in range(len(a)):
+        left = scalar(row)
+        for panel, right in enumerate(panels):
+            multiply(row, panel, left, right)
 
 
 def finish_group(w: Writer, form: TileForm, rows: int, place: tuple[str, list[str]], accumulators: list[Reg]) -> None:

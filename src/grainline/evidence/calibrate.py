@@ -20,13 +20,13 @@ import numpy as np
 
 from grainline import _native
 from grainline.base.dims import evaluate
-from grainline.evidence.fitting_set import Sample, busy_rows, fitting_set, pointwise
-from grainline.evidence.realise import Realisation, realise
+from grainline.evidence.fitting_set import Sample, busy_rows, fitting_set, matrix_product, pointwise
+from grainline.evidence.realise import Realisation, aligned, realise
 from grainline.plan.cost import launch_items, traffic_bytes
 from grainline.plan.machine import Machine, shipped_machine
 from grainline.plan.planner import plan
 from grainline.plan.target import Target, processor_name
-from grainline.plan.types import LOCAL, WHOLE, PlannerOptions
+from grainline.plan.types import LOCAL, MMA, WHOLE, PlannerOptions
 from grainline.tile.build import Value
 
 ROUNDS = 5
@@ -34,6 +34,7 @@ TURN_NS = 400_000  # shortest batch that is timed
 NEAR = "near"  # a byte beyond the first cache; fitted with the prices
 PULL = 1e-3  # weight of the shipped prices beside one sample
 SWEEPS = 2000
+PRODUCT = (96, 256, 384)  # rows, contracted, columns
 
 
 class Timed:
@@ -46,7 +47,9 @@ class Timed:
         self.realisation: Realisation = realise(chosen)
         random = np.random.default_rng(0)
         views = self.realisation.plan.program.views
-        self.arrays = [random.uniform(0.5, 1.5, int(np.prod(v.shape))).astype(np.float32) for v in views]
+        self.arrays = [aligned(int(np.prod(view.shape)), first_element=0) for view in views]
+        for array in self.arrays:
+            array[...] = random.uniform(0.5, 1.5, array.size)
         words = [evaluate(word, {}) for word in self.realisation.emitted.words]
         self.words = [array.ctypes.data for array in self.arrays] + words
 
@@ -95,6 +98,8 @@ def calibrate(target: Target, tell: Callable[[str], None] = lambda text: None) -
     raw: dict[str, Any] = {"processor": processor_name(), "cpu": target.cpu, "homes": target.homes}
     tell("prices of work")
     machine, raw["prices"] = _fit_prices(shipped, target)
+    tell("products")
+    machine, raw["products"] = _fit_products(machine, target)
     tell("memory")
     machine, raw["memory"] = _fit_memory(machine, target)
     if target.homes > 1:
@@ -134,6 +139,21 @@ def fit(raw: list[dict[str, Any]], prior: dict[str, float]) -> dict[str, float]:
             rest = right[j] - normal[j] @ found + normal[j, j] * found[j]
             found[j] = max((rest + pull[j] * start[j]) / (normal[j, j] + pull[j]), 0.0)
     return {kind: float(f"{price:.4g}") for kind, price in zip(kinds, found, strict=True)}
+
+
+# ---- products -----------------------------------------------------------------------------------------------------
+
+
+def _fit_products(machine: Machine, target: Target) -> tuple[Machine, dict[str, Any]]:
+    """Picoseconds of a multiply-add, from products whose operands lie near."""
+    raw: dict[str, Any] = {}
+    kinds = {"fma_ps": False, "byte_fma_ps": True} if target.has_byte_products else {"fma_ps": False}
+    for name, in_bytes in kinds.items():
+        timed = Timed(Sample(matrix_product(*PRODUCT, in_bytes), MMA, 0), target)
+        raw[name] = {"shape": list(PRODUCT), "ns": [timed.entry_ns() for _ in range(ROUNDS)]}
+    m, k, n = PRODUCT
+    found = {name: float(f"{min(each['ns']) * 1e3 / (m * k * n):.4g}") for name, each in raw.items()}
+    return replace(machine, **found), raw
 
 
 # ---- memory --------------------------------------------------------------------------------------------------------

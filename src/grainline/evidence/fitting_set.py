@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from grainline.base.dtypes import F32
+from grainline.base.dtypes import F32, I8
+from grainline.plan.panels import PANEL
 from grainline.plan.types import LOCAL, WHOLE
 from grainline.tile.build import ProgramBuilder, Value
 from grainline.tile.ir import TileProgram
@@ -143,6 +144,18 @@ def transposed(rows: int, columns: int) -> TileProgram:
     r, c = p.root("r", rows), p.root("c", columns)
     x, y = p.view("x", F32, (columns, rows)), p.view("y", F32, (rows, columns), access="write")
     p.store(y, (r, c), p.load(x, (c, r)))
+    return p.finish()
+
+
+def matrix_product(m: int, k: int, n: int, in_bytes: bool) -> TileProgram:
+    """y = x @ b with b packed ahead, of f32 or of i8 with a scale per column."""
+    p = ProgramBuilder("product of bytes" if in_bytes else "product")
+    r, c, inner = p.root("m", m), p.axis("n", n), p.axis("k", k)
+    x = p.load(p.view("x", F32, (m, k)), (r, inner))
+    layout, dtype = ("quads", I8) if in_bytes else ("panels", F32)
+    b = p.load(p.view("b", dtype, (k, n), layout=layout, panel=PANEL), (inner, c))
+    y = p.mma(x, p.cast(b, F32) if in_bytes else b, inner)
+    p.store(p.view("y", F32, (m, n), access="write"), (r, c), y * 0.5 if in_bytes else y)
     return p.finish()
 
 

@@ -88,7 +88,7 @@ class Bound:
         self.realisation = realisation
         self.inputs = inputs
         size = int(np.prod(output_shape))
-        self._memory: Array = beside._memory if beside else _aligned(size + 2 * GUARD, first_element=GUARD)
+        self._memory: Array = beside._memory if beside else aligned(size + 2 * GUARD, first_element=GUARD)
         self.output = self._memory[GUARD : GUARD + size].reshape(output_shape)
         self.reset()
         arrays = (*inputs.values(), self.output)
@@ -155,7 +155,7 @@ def bind(realisation: Realisation, operator: Operator, dims: Shape) -> Bound:
     return Bound(realisation, operator.inputs(dims), operator.output_shape(dims))
 
 
-def _aligned(size: int, first_element: int) -> Array:
+def aligned(size: int, first_element: int) -> Array:
     """f32[size] whose element `first_element` lies at a multiple of ALIGNMENT bytes."""
     room = np.empty(size + ALIGNMENT // 4, np.float32)
     at = (-(room.ctypes.data // 4 + first_element)) % (ALIGNMENT // 4)

@@ -54,12 +54,51 @@ PICOSECONDS: Table[str, float] = {
 }
 
 
+# The same on Emerald Rapids: medians of five calibrations.
+EMERALD_RAPIDS: Table[str, float] = {
+    "contiguous": 2.65,
+    "broadcast": 10,
+    "strided": 137,
+    "scatter": 55.8,
+    "cheap": 8.53,
+    "exp": 90.3,
+    "log": 275,
+    "log1p": 409,
+    "tanh": 143,
+    "erf": 176,
+    "sigmoid": 220,
+    "softplus": 947,
+    "sin": 502,
+    "cos": 496,
+    "pow": 1630,
+    "div": 17.9,
+    "mod": 17300,
+    "fmod": 16800,
+    "sqrt": 168,
+    "rsqrt": 382,
+    "reciprocal": 119,
+    "scalar_cheap": 88.7,
+    "scalar_dear": 45.2,
+    "lane_fold": 1340,
+    "packet": 527,
+    "block": 537,
+    "program": 0,
+    "launch": 23600,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Prices of one processor; `origin` says where they come from. Fields after `picoseconds` are `MachineCosts`."""
+    """Prices of one processor; `origin` says where they come from.
+
+    fma_ps, byte_fma_ps: a multiply-add in the register tile of a product, of f32 and of f32 by i8. Fields after them
+    are `MachineCosts`.
+    """
 
     origin: str
     picoseconds: Table[str, float] = field(default_factory=lambda: dict(PICOSECONDS))
+    fma_ps: float = 25
+    byte_fma_ps: float = 18
     task_ps: float = 39e3
     hot_paid_ps: float = 150e3
     hot_delay_ps: float = 300e3
@@ -80,7 +119,7 @@ class Machine:
     def costs(self) -> _native.MachineCosts:
         """The native numbers that launches are chosen by."""
         costs = _native.MachineCosts()
-        for each in fields(self)[2:]:
+        for each in fields(self)[4:]:
             setattr(costs, each.name, getattr(self, each.name))
         return costs
 
@@ -95,7 +134,27 @@ REFERENCE = Machine("shipped: measured on AMD Zen 4, two virtual processors")
 SHIPPED: tuple[tuple[str, Machine], ...] = (
     ("znver[45]", REFERENCE),
     (
-        "icelake|sapphirerapids|graniterapids|skylake-avx512|cascadelake",
+        "sapphirerapids|emeraldrapids|graniterapids",
+        Machine(
+            "shipped: measured on Intel Emerald Rapids, two virtual processors",
+            EMERALD_RAPIDS,
+            fma_ps=12.5,
+            byte_fma_ps=9,
+            task_ps=117e3,
+            hot_paid_ps=380e3,
+            hot_delay_ps=870e3,
+            parked_paid_ps=1.9e6,
+            parked_delay_ps=10e6,
+            nearest_bytes=48 << 10,
+            private_bytes=2 << 20,
+            private_byte_ps=21,
+            shared_byte_ps=50,
+            memory_byte_ps=120,
+            bus_byte_ps=56,
+        ),
+    ),
+    (
+        "icelake|skylake-avx512|cascadelake",
         REFERENCE.scaled("shipped: estimated from Zen 4 for x86-64 with AVX-512", 1.2),
     ),
     ("neoverse|apple-m|cortex-[ax]", REFERENCE.scaled("shipped: estimated from Zen 4 for aarch64 with NEON", 3.0)),

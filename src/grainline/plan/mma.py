@@ -6,14 +6,14 @@ extents, so that the choice among them can be made for every single call. All pl
 signature: each output element is one FMA chain in increasing k from 0, whatever the plan; with int8 weights it is an
 exact sum of integers (see `codegen/mma_digits.py`).
 
-A block is one strip (at most six rows of one batch element) times all columns, or times one column range, or it is all
-strips of one batch element. Blocks are numbered (batch..., range, strip), strip fastest.
+A block is one strip (at most `strip_rows` rows of one batch element) times all columns, or times one column range, or
+it is all strips of one batch element. Blocks are numbered (batch..., range, strip), strip fastest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from grainline.base.dims import Expr, ceil_div, maximum
@@ -22,7 +22,8 @@ from grainline.base.dtypes import F32
 from grainline.plan.cost import launch_cost
 from grainline.plan.digits import BYTE_PRODUCTS, DigitStrip
 from grainline.plan.legal import refuse_local
-from grainline.plan.panels import PANEL, STRIP_ROWS
+from grainline.plan.machine import Machine
+from grainline.plan.panels import PANEL, STRIP_ROWS, WIDE_STRIP_ROWS
 from grainline.plan.row_schedule import schedule_rows
 from grainline.plan.target import Target
 from grainline.plan.types import LOCAL, MMA, Mapping, Plan, PlanError, PlannerOptions, PlanResult
@@ -51,8 +52,8 @@ class Product:
     b_form: "panels" (packed ahead), "quads" (i8, packed ahead and cast by `b_cast`), "rows" (n stride 1), "columns" (k
     stride 1), "scattered" (any strides).
     epilogue_form: "registers" (cheap elementwise code on the accumulators) or "strip" (row-wise code on the finished
-    rows of a strip). Invariants: a has k stride 1; b does not depend on m; m is the last root, or an
-    axis of extent 1 of its own when the last root moves b.
+    rows of a strip). strip_rows: the most rows of a strip. Invariants: a has k stride 1; b does not depend on m; m is
+    the last root, or an axis of extent 1 of its own when the last root moves b.
     """
 
     program: TileProgram
@@ -67,6 +68,7 @@ class Product:
     epilogue: tuple[Operation, ...]
     epilogue_form: str
     b_cast: Operation | None = None
+    strip_rows: int = STRIP_ROWS
 
     @property
     def is_packed(self) -> bool:
@@ -86,7 +88,7 @@ class Product:
     @property
     def strips(self) -> int | Expr:
         """Strips of one matrix."""
-        return ceil_div(self.m.extent, STRIP_ROWS)
+        return ceil_div(self.m.extent, self.strip_rows)
 
     @property
     def offers_columns(self) -> bool:
@@ -230,12 +232,12 @@ def _spans_only(tile: Tile, n: Axis) -> bool:
     return tile.space in ((), (n,))
 
 
-# Picoseconds of one core: a fused multiply-add at 85 % of 93 GFLOP/s, a byte of B streamed from the shared cache, a
-# float moved by packing, and the fixed price of one strip. BYTE_FMA_PS: one of f32 by i8 as three products of bytes.
-FMA_PS = 25
-BYTE_FMA_PS = 18
+# Picoseconds of one core: a byte of B streamed from the shared cache, a float moved by packing, and the fixed price of
+# one strip.
 B_BYTE_PS = 16
-TASK_B_BYTE_PS = 2  # fetched while strips compute: tasks of 1 and 8 strips take the same time within 2 %
+# What of the way of B remains, fetched while strips compute. Measured: a quarter to a third with B beyond the private
+# caches (Emerald Rapids: 16 of 51 ps a byte; Zen 4: 2 of 6.5), nothing that shows with B inside them.
+TASK_B_SHARE = 0.3
 PACK_PS = 60
 STRIP_PS = 250_000
 
@@ -245,19 +247,21 @@ UNPACKED_A_COLUMNS = 64
 DIRECT_B_STRIPS = 2
 # Strips read a chunk of B one after the other while it is in a near cache; their rows wait in the second level.
 CHUNK_PANELS = 12
-STRIPS_TOGETHER = 24
+ROWS_TOGETHER = 144
 TOGETHER_BYTES = {"registers": 1 << 20, "strip": 1 << 19}
 # Column ranges are whole groups of the widest tile group (6 panels).
 RANGE_STEP_PANELS = 6
 RANGES_WANTED = 8
+HALF_STRIPS = "half strips"
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Realisation:
     """One way to run a product; all of them give the same bits.
 
-    form: "strips" (block = strip), "columns" (block = strip x `range_panels` panels), "batches" (block = all strips of
-    one batch element, so that a B packed in scratch is packed once). `strips_together` strips of one call read a chunk
+    form: "strips" (block = strip), "half strips" (the same of half the rows: B passes more often, but a few rows can be
+    shared among threads), "columns" (block = strip x `range_panels` panels), "batches" (block = all strips of one batch
+    element, so that a B packed in scratch is packed once). `strips_together` strips of one call read a chunk
     of B one after the other.
     """
 
@@ -269,6 +273,15 @@ class Realisation:
     strips_together: int
 
     @property
+    def strips(self) -> int | Expr:
+        """Strips of one matrix: of many rows one or an even number, so that two threads have equal shares."""
+        m, rows = self.product.m.extent, self.product.strip_rows
+        if rows == STRIP_ROWS:
+            return self.product.strips
+        rows = rows // 2 if self.form == HALF_STRIPS else rows
+        return maximum(ceil_div(m, 2 * rows) * 2 - maximum(2 - ceil_div(m, rows), 0), 0)
+
+    @property
     def ranges(self) -> int | Expr:
         """Column ranges of a matrix."""
         return ceil_div(self.product.n.extent, self.range_panels * PANEL) if self.range_panels else 1
@@ -276,7 +289,7 @@ class Realisation:
     @property
     def blocks(self) -> int | Expr:
         matrices = self.product.matrices
-        return matrices if self.form == "batches" else matrices * self.product.strips * self.ranges
+        return matrices if self.form == "batches" else matrices * self.strips * self.ranges
 
     @property
     def column_range(self) -> int | Expr:
@@ -286,10 +299,11 @@ class Realisation:
     @property
     def block_strips(self) -> int | Expr:
         """Strips that a block holds."""
-        return self.product.strips if self.form == "batches" else 1
+        return self.strips if self.form == "batches" else 1
 
     def __str__(self) -> str:
-        return f"{self.form} of {STRIP_ROWS}x{PANEL}, B {self.product.b_form}, epilogue in {self.product.epilogue_form}"
+        rows = self.product.strip_rows
+        return f"{self.form} of {rows}x{PANEL}, B {self.product.b_form}, epilogue in {self.product.epilogue_form}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,7 +311,7 @@ class ScratchLayout:
     """Offsets and sizes in floats; every part is 64-byte aligned.
 
     packed_a: `strips_together` packed strips of A, `packed_a_size` each. packed_b: panels of B. strip: finished rows,
-    `strip_row` apart, STRIP_ROWS per strip. spills: what the row-wise epilogue keeps between its passes.
+    `strip_row` apart, `strip_rows` per strip. spills: what the row-wise epilogue keeps between its passes.
     """
 
     packed_a: int | Expr
@@ -313,8 +327,8 @@ def scratch_layout(plan: Realisation) -> ScratchLayout:
     product = plan.product
     n, k = product.n.extent, product.k.extent
     padded = ceil_div(n, PANEL) * PANEL
-    # Packing A stores whole vectors: up to 2 floats after the panel.
-    a_size = align16(k * STRIP_ROWS + 2) if plan.packs_a else 0
+    rows = product.strip_rows
+    a_size = packed_a_floats(k, rows) if plan.packs_a else 0
     if product.b_form == "quads":
         a_size = DigitStrip.of(k).size_bytes // 4
     after_a = a_size * plan.strips_together
@@ -322,8 +336,13 @@ def scratch_layout(plan: Realisation) -> ScratchLayout:
     # One line more than the columns, so that the rows of a strip do not fall on the same cache sets.
     row = padded + PANEL
     is_strip = product.epilogue_form == "strip"
-    after_strip = after_b + (row * (STRIP_ROWS * plan.strips_together) if is_strip else 0)
+    after_strip = after_b + (row * (rows * plan.strips_together) if is_strip else 0)
     return ScratchLayout(0, a_size, after_a, after_b, row, after_strip, after_strip + _spill_floats(product))
+
+
+def packed_a_floats(k: int | Expr, rows: int) -> int | Expr:
+    """Floats of a packed strip [k][rows]. Packing stores vectors of eight: the last one reaches past the end."""
+    return align16(k * rows + -rows % 8)
 
 
 def _spill_floats(product: Product) -> int | Expr:
@@ -339,8 +358,8 @@ def epilogue_program(product: Product, strip_row: int | Expr = 0) -> tuple[TileP
 
     The product is a load from the strip, whose rows are `strip_row` apart; everything else stays as it was.
     """
-    row = Axis("strip_row", STRIP_ROWS)
-    strip = View("finished strip", F32, (STRIP_ROWS, product.n.extent), (strip_row, 1))
+    row = Axis("strip_row", product.strip_rows)
+    strip = View("finished strip", F32, (product.strip_rows, product.n.extent), (strip_row, 1))
     index = (Affine(((row, 1),)), Affine(((product.n, 1),)))
     load = Operation("load", (), product.mma.result, view=strip, index=index, attributes={"bounds": "assume"})
     dropped = product.operands
@@ -361,6 +380,8 @@ def realisations(product: Product) -> tuple[Realisation, ...]:
 
 def _forms(product: Product) -> Iterator[str]:
     yield "strips"
+    if product.strip_rows > STRIP_ROWS:
+        yield HALF_STRIPS
     if product.offers_columns:
         yield "columns"
     if product.offers_batches:
@@ -389,11 +410,11 @@ def _strips_together(product: Product) -> int:
     columns = n if product.epilogue_form == "strip" else 0
     if not isinstance(k, int) or not isinstance(columns, int):
         return 4
-    per_strip = STRIP_ROWS * 4 * max(k + columns, 1)
-    return max(2, min(STRIPS_TOGETHER, TOGETHER_BYTES[product.epilogue_form] // per_strip))
+    per_strip = product.strip_rows * 4 * max(k + columns, 1)
+    return max(2, min(ROWS_TOGETHER // product.strip_rows, TOGETHER_BYTES[product.epilogue_form] // per_strip))
 
 
-def cost_ps(plan: Realisation) -> int | Expr:
+def cost_ps(plan: Realisation, machine: Machine) -> int | Expr:
     """Predicted picoseconds of all blocks on one core.
 
     Multiply-adds of padded columns, the stream of B (a strip waits for it, later strips find it near), packing, the
@@ -402,23 +423,35 @@ def cost_ps(plan: Realisation) -> int | Expr:
     product = plan.product
     m, k = product.m.extent, product.k.extent
     padded = ceil_div(product.n.extent, PANEL) * PANEL
-    strips = product.matrices * product.strips * plan.ranges
+    strips = product.matrices * plan.strips * plan.ranges
     in_bytes = product.b_form == "quads"
-    multiply = product.matrices * m * k * padded * (BYTE_FMA_PS if in_bytes else FMA_PS)
+    multiply = product.matrices * m * k * padded * fma_ps(machine, in_bytes)
     stream = product.matrices * k * padded * (1 if in_bytes else 4) * B_BYTE_PS
-    packing = strips * k * STRIP_ROWS * PACK_PS if plan.packs_a else 0
+    packing = strips * k * product.strip_rows * PACK_PS if plan.packs_a else 0
     if plan.packs_b:
         times = product.matrices if plan.form == "batches" else plan.blocks
         packing = packing + times * k * padded * (PACK_PS // 4)
     return multiply + stream + packing + strips * STRIP_PS + _epilogue_ps(product)
 
 
-def task_ps(plan: Realisation) -> int | Expr:
-    """What every task does anew: it streams the B of a block once, however many strips it has, ahead of its use."""
+def fma_ps(machine: Machine, in_bytes: bool = False) -> int:
+    """Whole picoseconds of a multiply-add."""
+    return max(round(machine.byte_fma_ps if in_bytes else machine.fma_ps), 1)
+
+
+def task_ps(plan: Realisation, machine: Machine) -> int | Expr:
+    """What every task does anew: it streams the B of a block once, however many strips it has, ahead of its use.
+
+    All of B passes between two tasks of a thread, so where B lies depends on all of it.
+    """
     product = plan.product
     size = 1 if product.b_form == "quads" else 4
-    columns = plan.range_panels * PANEL if plan.range_panels else ceil_div(product.n.extent, PANEL) * PANEL
-    return product.k.extent * columns * (size * TASK_B_BYTE_PS)
+    padded = ceil_div(product.n.extent, PANEL) * PANEL
+    whole = product.k.extent * padded * size
+    fits = isinstance(whole, int) and whole <= machine.private_bytes / 2
+    byte_ps = machine.private_byte_ps if fits else machine.shared_byte_ps
+    columns = plan.range_panels * PANEL if plan.range_panels else padded
+    return product.k.extent * columns * max(round(size * byte_ps * TASK_B_SHARE), 1)
 
 
 def _epilogue_ps(product: Product) -> int | Expr:
@@ -429,12 +462,14 @@ def _epilogue_ps(product: Product) -> int | Expr:
     return launch_cost(rows, row_mapping(product.n), 1)
 
 
-def plan_mma(program: TileProgram, target: Target, options: PlannerOptions) -> PlanResult:
+def plan_mma(program: TileProgram, target: Target, options: PlannerOptions, machine: Machine) -> PlanResult:
     """The plans of a matrix product, one per realisation; `PlanError` with the reason when there is none."""
     product = accepted(program, describe(program), options)
     if product.b_form == "quads" and not target.has_byte_products:
         raise PlanError(f"tile program {program.name!r}: {target.cpu} has no products of bytes for its int8 weights")
-    return result_of(_plan(product, target, each) for each in realisations(product))
+    if target.has_avx512 and product.b_form != "quads":
+        product = replace(product, strip_rows=WIDE_STRIP_ROWS)
+    return result_of(_plan(product, target, machine, each) for each in realisations(product))
 
 
 def accepted(program: TileProgram, described: Described | MmaRefusal, options: PlannerOptions) -> Described:
@@ -453,15 +488,15 @@ def result_of(plans: Iterable[Plan]) -> PlanResult:
     return PlanResult(variants, (), (), f"one k-order for all of: {notes}; the extents of a call choose")
 
 
-def _plan(product: Product, target: Target, chosen: Realisation) -> Plan:
+def _plan(product: Product, target: Target, machine: Machine, chosen: Realisation) -> Plan:
     return Plan(
         program=product.program,
         mapping=Mapping(MMA, product.n, PANEL, 1, chosen),
         target=target,
         block=1,
         blocks=chosen.blocks,
-        cost_ps=cost_ps(chosen),
-        task_ps=task_ps(chosen),
+        cost_ps=cost_ps(chosen, machine),
+        task_ps=task_ps(chosen, machine),
         scratch_bytes=scratch_layout(chosen).total * 4,
         signature=f"{MMA} {'digits' if product.b_form == 'quads' else 'k-order'}, rows {row_mapping(product.n)}",
         reason=str(chosen),

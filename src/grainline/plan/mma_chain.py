@@ -15,17 +15,18 @@ from dataclasses import dataclass, replace
 from grainline.base.dims import Expr, ceil_div, floordiv, maximum
 from grainline.base.dtypes import F32
 from grainline.plan.cost import launch_cost, traffic_bytes, typical
+from grainline.plan.machine import Machine
 from grainline.plan.mma import (
     B_BYTE_PS,
-    FMA_PS,
     PACK_PS,
     STRIP_PS,
     MmaRefusal,
     Product,
     accepted,
-    align16,
     describe,
     epilogue_program,
+    fma_ps,
+    packed_a_floats,
     plan_mma,
     refuse_epilogue,
     result_of,
@@ -218,7 +219,7 @@ def strip_row(n: Axis) -> int | Expr:
 
 def chain_scratch(plan: ChainRealisation) -> ChainScratch:
     first, second = plan.chain.stages
-    size = align16(first.k.extent * STRIP_ROWS + 2)
+    size = packed_a_floats(first.k.extent, STRIP_ROWS)
     sizes = [size * plan.strips_together]
     sizes += [ceil_div(stage.n.extent, PANEL) * PANEL * stage.k.extent for stage in (first, second)]
     for stage in (first, second):
@@ -253,12 +254,12 @@ def stage_rows(chain: Chain, stage: Product) -> tuple[TileProgram, View, Axis]:
     return program, strip, row
 
 
-def chain_cost_ps(plan: ChainRealisation) -> int | Expr:
+def chain_cost_ps(plan: ChainRealisation, machine: Machine) -> int | Expr:
     """Predicted picoseconds of all blocks on one core, in the terms of single products."""
     chain, total = plan.chain, plan.chain.first.matrices * plan.chain.first.strips * STRIP_PS
     for stage in chain.stages:
         right = stage.k.extent * (ceil_div(stage.n.extent, PANEL) * PANEL)
-        total = total + stage.matrices * right * (stage.m.extent * FMA_PS + 4 * B_BYTE_PS)
+        total = total + stage.matrices * right * (stage.m.extent * fma_ps(machine) + 4 * B_BYTE_PS)
         total = total + plan.blocks * right * (PACK_PS // 4)
         if stage.epilogue_form == "strip":
             program, _, _ = stage_rows(chain, stage)
@@ -277,12 +278,12 @@ def chain_task_ps(plan: ChainRealisation) -> int | Expr:
     return floordiv(traffic_bytes(plan.chain.program), heads) * NEIGHBOUR_BYTE_PS
 
 
-def plan_products(program: TileProgram, target: Target, options: PlannerOptions) -> PlanResult:
+def plan_products(program: TileProgram, target: Target, options: PlannerOptions, machine: Machine) -> PlanResult:
     """The plans of a program with products; `PlanError` with the reason when there is none."""
     if sum(o.op == "mma" for o in program.body) != 2:
-        return plan_mma(program, target, options)
+        return plan_mma(program, target, options, machine)
     chain = accepted(program, describe_chain(program), options)
-    return result_of(_plan(target, ChainRealisation(chain, form, STRIPS_TOGETHER)) for form in FORMS)
+    return result_of(_plan(target, machine, ChainRealisation(chain, form, STRIPS_TOGETHER)) for form in FORMS)
 
 
 def refusal_of(program: TileProgram) -> str | None:
@@ -291,7 +292,7 @@ def refusal_of(program: TileProgram) -> str | None:
     return chain.reason if isinstance(chain, MmaRefusal) else None
 
 
-def _plan(target: Target, chosen: ChainRealisation) -> Plan:
+def _plan(target: Target, machine: Machine, chosen: ChainRealisation) -> Plan:
     chain = chosen.chain
     return Plan(
         program=chain.program,
@@ -299,7 +300,7 @@ def _plan(target: Target, chosen: ChainRealisation) -> Plan:
         target=target,
         block=1,
         blocks=chosen.blocks,
-        cost_ps=chain_cost_ps(chosen),
+        cost_ps=chain_cost_ps(chosen, machine),
         task_ps=chain_task_ps(chosen),
         scratch_bytes=chain_scratch(chosen).total * 4,
         signature=f"{MMA} k-order twice, rows {row_mapping(chain.first.n)}",

@@ -10,6 +10,9 @@ PANEL = 16
 #: rows of a strip of the left operand, which share a panel while it is read: 6x16 leaves 3 of the 16 AVX2 registers for
 #: B and the broadcast; AVX-512 reads two panels at once, NEON has 24 accumulators
 STRIP_ROWS = 6
+#: the same where 32 registers hold a whole panel each: 12 rows of two panels halve how often B passes from the second
+#: level of cache, which is what bounds machines with two multiply-adds a cycle
+WIDE_STRIP_ROWS = 12
 #: consecutive k of one column that lie together in packed int8 weights: what one integer instruction sums
 QUAD = 4
 

@@ -56,7 +56,7 @@ def plan(
     if any(o.op == "mma" for o in program.operations()) and options.mapping != WHOLE:
         from grainline.plan.mma_chain import plan_products
 
-        found = plan_products(program, target, options)
+        found = plan_products(program, target, options, machine or machine_of(target))
         return replace(found, variants=tuple(replace(each, math=options.math) for each in found.variants))
     program = simplify(program)
     execution = execution or execution_target(program, target, options)
