@@ -55,7 +55,7 @@ def test_pow_stays_below_its_promise():
 @pytest.mark.parametrize("name", sorted(REFERENCE))
 def test_bits_do_not_depend_on_the_lane_count(name):
     x = (np.random.default_rng(0).normal(size=1024) * 20).astype(np.float32)
-    results = {VectorFunction(name, lanes=lanes)(x).tobytes() for lanes in (8, 16, 32, 64)}
+    results = {VectorFunction(name, lanes=lanes)(x).tobytes() for lanes in (0, 1, 2, 8, 16, 32, 64)}
     assert len(results) == 1
 
 
@@ -102,6 +102,18 @@ def test_special_values_are_exact_in_every_lane(name, x, y, is_accurate):
         values[lane] = x
         found = function(values)[lane]
         assert found == np.float32(y) and np.signbit(found) == np.signbit(np.float32(y)), f"{name}({x}) = {found}"
+
+
+@pytest.mark.parametrize("kind", ["host", "avx2"])
+def test_erf_is_odd_reaches_one_and_does_not_pass_it(kind):
+    x = np.arange(np.float32(3.5).view(np.uint32), np.float32(4.5).view(np.uint32), dtype=np.uint32).view(np.float32)
+    x = x[: x.size // LANES * LANES]
+    function = VectorFunction("erf", avx2_target() if kind == "avx2" else None)
+    y = function(x)
+    if kind == "host" and host_target().has_avx512:
+        assert y.max() == 1
+    assert (y[x > 4] == 1).all()
+    assert function(-x).tobytes() == (-y).tobytes()
 
 
 @pytest.mark.parametrize("name", sorted(REFERENCE))

@@ -1,5 +1,7 @@
 """Code for narrower machines than this one computes the same: AVX2, and x86-64 without FMA or masks."""
 
+import re
+
 import numpy as np
 import pytest
 from harness import Compiled, check
@@ -8,7 +10,10 @@ from test_rows import POINTWISE, ROW_KERNELS, arguments
 
 from grainline.base.dims import symbol
 from grainline.base.dtypes import BOOL, F16, F32, F64, I8, I32, I64, U8
+from grainline.codegen.kernel import emit
+from grainline.codegen.llvm import assembly
 from grainline.kernels import pointwise
+from grainline.plan.planner import plan
 from grainline.plan.target import Target
 from grainline.tile.build import ProgramBuilder
 
@@ -24,6 +29,20 @@ def test_kernels(kernel, target):
     for n in (1, 7, 16, 31, 66, 100):
         env = {"M": 5, "N": n}
         check(program, arguments(program, env), env, compiled=compiled)
+
+
+@pytest.mark.parametrize("cpu", ["skylake-avx512", "icelake-server", "emeraldrapids", "znver4", "znver5"])
+def test_wide_registers_are_used_where_the_processor_has_them(cpu):
+    """LLVM prefers half of a register on some processors; loops over packets must not follow it."""
+    features = "+avx512f,+avx512bw,+avx512vl,+avx512dq,+avx512cd,+fma,+avx2,+f16c"
+    target = Target(cpu, features, 64, 1)
+    for kernel in (*ROW_KERNELS, *POINTWISE):
+        for variant in plan(kernel(M, N), target).variants:
+            code = assembly(emit(variant).text, target)
+            arithmetic = [line for line in code.splitlines() if re.search(r"\tv(fm|add|mul|max|movu)\w*ps", line)]
+            narrow = [line for line in arithmetic if "ymm" in line and not re.search(r"\tv(add|max)ps", line)]
+            assert any("zmm" in line for line in arithmetic), f"{kernel.__name__}: no wide register"
+            assert not narrow, f"{kernel.__name__}: {narrow}"  # sums alone meet in halves
 
 
 @pytest.mark.parametrize("target", TARGETS)

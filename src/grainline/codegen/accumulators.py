@@ -78,7 +78,7 @@ class Accumulator:
 
     @property
     def _are_bits(self) -> bool:
-        return self.f.module.math.has_scalef
+        return self.f.module.math.has_avx512
 
     def _pairs(self, value: Reg) -> list[tuple[Reg, Reg]]:
         parts = [self.f.shuffle(value, range(k, k + self.width)) for k in range(0, value.lanes, self.width)]

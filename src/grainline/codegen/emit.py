@@ -99,10 +99,11 @@ def i64(value: int) -> Reg:
 class MathForm:
     """How the vector functions of a module are realised.
 
-    has_scalef: AVX-512 multiplies by powers of two at once. is_accurate: the slower tier of `math.double`.
+    has_avx512: a power of two multiplies at once, and one of 16 numbers is looked up in a register.
+    is_accurate: the slower tier of `math.double`.
     """
 
-    has_scalef: bool = False
+    has_avx512: bool = False
     is_accurate: bool = False
 
 

@@ -1,8 +1,8 @@
 """exp, log and what follows from them, for f32.
 
 exp: n = round(x / ln 2), r = x - n ln 2 in two pieces (Cody and Waite), exp(r) = 1 + r + r*r*q(r), times 2**n in two
-steps, so denormal results are rounded once; ROUNDER has no fraction bits, adding it rounds. log: x = m * 2**e with m in
-[sqrt(1/2), sqrt(2)), f = m - 1, log = f - f*f/2 + f**3 p(f) + e ln 2, denormals scaled by 2**23 first.
+steps, so denormal results are rounded once. log: x = m * 2**e with m in [sqrt(1/2), sqrt(2)), f = m - 1,
+log = f - f*f/2 + f**3 p(f) + e ln 2, denormals scaled by 2**23 first.
 """
 
 from __future__ import annotations
@@ -10,14 +10,22 @@ from __future__ import annotations
 from grainline.base.dtypes import F32, I32
 from grainline.codegen.emit import FunctionText, Reg, constant
 from grainline.codegen.math.coefficients import EXP_TAIL, LOG_TAIL
-from grainline.codegen.math.parts import at_least, at_most, bits_of, horner, like, negate, times_power_of_two
+from grainline.codegen.math.parts import (
+    at_least,
+    at_most,
+    bits_of,
+    horner,
+    like,
+    nearest,
+    negate,
+    times_power_of_two,
+)
 
 LOG2_E = 1.4426950408889634
 LN2_HIGH = 0.693359375  # 12 bits: n * LN2_HIGH is exact
 LN2_LOW = -2.12194440054690583e-4
 EXP_HIGH = 89.0  # exp is infinite
 EXP_LOW = -104.0  # exp is zero
-ROUNDER = 1.5 * 2.0**23
 
 
 def exp(f: FunctionText, x: Reg) -> Reg:
@@ -31,7 +39,7 @@ def exp_of_nonpositive(f: FunctionText, x: Reg) -> Reg:
 
 def _reduced_exp(f: FunctionText, x: Reg) -> tuple[Reg, Reg]:
     """exp(r) and the whole float n with x = n ln 2 + r. A NaN is in both."""
-    rounded = f.binary("fsub", f.fma(x, like(x, LOG2_E), like(x, ROUNDER)), like(x, ROUNDER))
+    rounded, _ = nearest(f, x, LOG2_E)
     r = f.fma(rounded, like(x, -LN2_HIGH), x)
     r = f.fma(rounded, like(x, -LN2_LOW), r)
     tail = horner(f, r, EXP_TAIL)

@@ -12,6 +12,9 @@ from collections.abc import Callable
 import numpy as np
 
 Array = np.ndarray
+PIECES = 32
+ERF_STEP = 33 / 256
+ERF_TOP = 3.97  # where erf has long been rounded to 1; below 31.5 steps
 NODES = 2000
 ROUNDS = 60
 
@@ -74,6 +77,24 @@ def odd_rational(function: Callable[[Array], Array], limit: float, above: int, b
     return fit_rational(ratio, x * x, 1 / ratio, above, below)
 
 
+def pieces(function: Callable[[Array], Array], step: float, limit: float, degree: int) -> Array:
+    """c[j, k] with function(x) = sum c[j, k] x**k for x within step / 2 of j * step, up to `limit`; function(0) = 0.
+
+    Coefficients are rounded to f32 from the highest down, each before the lower ones are fitted to what is left.
+    """
+    rows = np.zeros((PIECES, degree + 1))
+    for j in range(PIECES):
+        low, high = max((j - 0.5) * step, 1e-9), min((j + 0.5) * step, limit)
+        x = chebyshev_nodes(low, high)
+        rest, scale = function(x), 1 / function(x)
+        shift = 0 if j else 1  # the first piece has no constant: relative errors count there
+        for k in range(degree, shift - 1, -1):
+            fitted = fit_polynomial(rest / x**shift, x - (low + high) / 2, scale * x**shift, k - shift)
+            rows[j, k] = np.float32(fitted[-1])  # the highest coefficient does not depend on the origin
+            rest = rest - rows[j, k] * x**k
+    return rows
+
+
 def sine_tail() -> Array:
     """s with sin(r) = r + r*r*r*s(r*r) on |r| <= pi/4."""
     r = chebyshev_nodes(0.02, 0.7860)
@@ -102,6 +123,10 @@ def printed(name: str, values: Array) -> str:
     return f"{name} = ({', '.join(repr(float(v)) for v in values)})"
 
 
+def printed_rows(name: str, rows: Array) -> str:
+    return "\n".join([f"{name} = (", *(f"    ({', '.join(repr(float(v)) for v in row)})," for row in rows), ")"])
+
+
 def main() -> None:
     from scipy.special import erf
 
@@ -111,6 +136,8 @@ def main() -> None:
         p, q = odd_rational(function, limit, above, below)
         print(printed(f"{name}_ABOVE", p))
         print(printed(f"{name}_BELOW", q))
+    print(f"{ERF_STEP = }\n{ERF_TOP = }")
+    print(printed_rows("ERF_PIECES", pieces(erf, ERF_STEP, ERF_TOP, 4).T))
     p, q = odd_rational(erf, 3.925, 7, 7)
     print(printed("ERF_DOUBLE_ABOVE", p))
     print(printed("ERF_DOUBLE_BELOW", q))

@@ -91,7 +91,7 @@ def loop_text(name: str, lanes: int, form: MathForm) -> str:
         memory.store(f, f.pointer("%y", index, 4), apply(f, name, tuple(args)))
         return []
 
-    f.loop(i64(0), Reg("%n", I64), lanes, [], step)
+    f.loop(i64(0), Reg("%n", I64), max(lanes, 1), [], step)
     f.do("ret i32 0")
     return module.text
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from grainline.base.dtypes import F32, F64, I32, I64
-from grainline.codegen.emit import FunctionText, Reg, constant, vector_type
+from grainline.codegen.emit import FunctionText, Reg, constant, literal, vector_type
 
-SCALEF_LANES = 16  # of one 512-bit register
+REGISTER_LANES = 16  # of one 512-bit register
 CURRENT_ROUNDING = 4  # the rounding of the environment, to nearest
 
 
@@ -36,6 +36,13 @@ def at_least(f: FunctionText, x: Reg, limit: float) -> Reg:
     return f.select(f.compare("fcmp ogt", bound, x), bound, x)
 
 
+def nearest(f: FunctionText, x: Reg, factor: float) -> tuple[Reg, Reg]:
+    """n = round(x * factor) as a float, |n| < 2**22, and a float whose lowest bits are n's. A NaN is in both."""
+    rounder = like(x, 1.5 * 2.0**23)  # a float of this size has no fraction bits: the addition rounds
+    shifted = f.fma(x, like(x, factor), rounder)
+    return f.binary("fsub", shifted, rounder), shifted
+
+
 def power_of_two(f: FunctionText, exponent: Reg) -> Reg:
     """2**e as float from i32 e in [-126, 127], or as double from i64 e in [-1022, 1023]."""
     wide = exponent.dtype == I64
@@ -53,7 +60,7 @@ def truncated(f: FunctionText, x: Reg) -> Reg:
 
 def times_power_of_two(f: FunctionText, x: Reg, n: Reg) -> Reg:
     """x * 2**n for whole floats n in [-252, 254], rounded once; both forms give the same bits."""
-    if f.module.math.has_scalef and x.lanes % SCALEF_LANES == 0 and x.lanes:
+    if f.module.math.has_avx512 and x.lanes % REGISTER_LANES == 0 and x.lanes:
         return _scalef(f, x, n)
     whole = truncated(f, n)
     half = f.binary("ashr", whole, constant(1, I32, x.lanes))
@@ -63,15 +70,36 @@ def times_power_of_two(f: FunctionText, x: Reg, n: Reg) -> Reg:
 
 def _scalef(f: FunctionText, x: Reg, n: Reg) -> Reg:
     """The instruction, register by register: the intrinsic knows no wider vectors."""
-    kind = vector_type("float", SCALEF_LANES)
+    kind = vector_type("float", REGISTER_LANES)
     f.module.declare(f"{kind} @llvm.x86.avx512.mask.scalef.ps.512({kind}, {kind}, {kind}, i16, i32 immarg)")
     parts = []
-    for first in range(0, x.lanes, SCALEF_LANES):
-        part, power = (f.shuffle(a, range(first, first + SCALEF_LANES)) for a in (x, n))
+    for first in range(0, x.lanes, REGISTER_LANES):
+        part, power = (f.shuffle(a, range(first, first + REGISTER_LANES)) for a in (x, n))
         operands = f"{part.typed}, {power.typed}, {kind} zeroinitializer, i16 -1, i32 {CURRENT_ROUNDING}"
         call = f"call {kind} @llvm.x86.avx512.mask.scalef.ps.512({operands})"
-        parts.append(f.reg(call, F32, SCALEF_LANES))
+        parts.append(f.reg(call, F32, REGISTER_LANES))
     return f.concatenated(parts)
+
+
+def lookup(f: FunctionText, table: Sequence[float], index: Reg) -> Reg:
+    """table[index mod 32] for f32 tables of 32 entries: one instruction of AVX-512 for 16 lanes, which it must have."""
+    kind, lanes = vector_type("float", REGISTER_LANES), index.lanes
+    numbers = vector_type("i32", REGISTER_LANES)
+    f.module.declare(f"{kind} @llvm.x86.avx512.vpermi2var.ps.512({kind}, {numbers}, {kind})")
+    low, high = (
+        f"{kind} <{', '.join(f'float {literal(entry, F32)}' for entry in half)}>"
+        for half in (table[:REGISTER_LANES], table[REGISTER_LANES:])
+    )
+    wide = index if lanes else f.reg(f"insertelement <1 x i32> poison, {index.typed}, i64 0", I32, 1)
+    parts = []
+    for first in range(0, wide.lanes, REGISTER_LANES):
+        part = f.shuffle(wide, [min(first + k, wide.lanes - 1) for k in range(REGISTER_LANES)])
+        call = f"call {kind} @llvm.x86.avx512.vpermi2var.ps.512({low}, {part.typed}, {high})"
+        parts.append(f.reg(call, F32, REGISTER_LANES))
+    found = f.concatenated(parts)
+    if not lanes:
+        return f.extract(found, 0)
+    return found if found.lanes == lanes else f.shuffle(found, range(lanes))
 
 
 def bits_of(f: FunctionText, x: Reg) -> Reg:
