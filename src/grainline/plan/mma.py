@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from math import gcd
 from typing import TypeVar
 
 from grainline.base.dims import Expr, ceil_div, maximum
@@ -241,8 +242,12 @@ TASK_B_SHARE = 0.3
 PACK_PS = 60
 STRIP_PS = 250_000
 
-# A is read in place when so few columns follow that packing it would cost more than it saves.
+# A is read in place when so few columns follow that packing it would cost more than it saves. Of up to the second
+# number only where rows lie a known distance apart that puts few of them in the same set of the first cache.
 UNPACKED_A_COLUMNS = 64
+SPREAD_A_COLUMNS = 768
+ROWS_PER_SET = 6
+LINE_BYTES, SETS = 64, 64
 # A strided B of rows is read in place by up to this many strips of one call; more of them share one packed copy.
 DIRECT_B_STRIPS = 2
 # Strips read a chunk of B one after the other while it is in a near cache; their rows wait in the second level.
@@ -399,9 +404,19 @@ def range_panels(n: int | Expr) -> int:
 
 def _realisation(product: Product, form: str) -> Realisation:
     n = product.n.extent
-    packs_a = not (isinstance(n, int) and n <= UNPACKED_A_COLUMNS) or product.b_form == "quads"
+    packs_a = product.b_form == "quads" or not _reads_a_in_place(product)
     width = range_panels(n) if form == "columns" else 0
     return Realisation(product, form, packs_a, not product.is_packed, width, _strips_together(product))
+
+
+def _reads_a_in_place(product: Product) -> bool:
+    n, stride = product.n.extent, linear_access(product.a).coefficient(product.m)
+    if not isinstance(n, int) or n > SPREAD_A_COLUMNS:
+        return False
+    if n <= UNPACKED_A_COLUMNS:
+        return True
+    lines = gcd(stride * 4 // LINE_BYTES, SETS) if isinstance(stride, int) and stride % (LINE_BYTES // 4) == 0 else 0
+    return 0 < lines * product.strip_rows <= ROWS_PER_SET * SETS
 
 
 def _strips_together(product: Product) -> int:
