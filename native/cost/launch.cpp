@@ -41,18 +41,38 @@ double finish(int64_t tasks, double each, double last, int64_t others, double de
   return last > 0 ? std::max(end, std::min(caller, earliest) + last) : end;
 }
 
-constexpr MachineCosts kDefaultCosts;
-// Replaced ones are never freed: somebody may be copying them.
-std::atomic<const MachineCosts*> process_costs{&kDefaultCosts};
+// Costs that were set once; never freed, because somebody may be copying them.
+struct KnownCosts {
+  MachineCosts costs;
+  const KnownCosts* older = nullptr;
+};
+
+constexpr KnownCosts kDefaultCosts;
+std::atomic<const KnownCosts*> newest_costs{&kDefaultCosts};
+std::atomic<const KnownCosts*> process_costs{&kDefaultCosts};
+
+// The entry of these costs, which stands among the known ones from now on: every model that is
+// loaded sets them again, and a process has few different ones.
+const KnownCosts* known_costs(const MachineCosts& costs) {
+  const KnownCosts* newest = newest_costs.load(std::memory_order_acquire);
+  for (const KnownCosts* one = newest; one != nullptr; one = one->older)
+    if (one->costs == costs) return one;
+  auto* added = new KnownCosts{costs, newest};
+  // Release: whoever sees the entry sees its numbers. Two that are added at once may be equal.
+  while (!newest_costs.compare_exchange_weak(added->older, added, std::memory_order_release,
+                                             std::memory_order_acquire)) {
+  }
+  return added;
+}
 
 }  // namespace
 
 // Release and acquire: whoever sees the pointer sees the numbers.
 void set_machine_costs(const MachineCosts& costs) {
-  process_costs.store(new MachineCosts(costs), std::memory_order_release);
+  process_costs.store(known_costs(costs), std::memory_order_release);
 }
 
-MachineCosts machine_costs() { return *process_costs.load(std::memory_order_acquire); }
+MachineCosts machine_costs() { return process_costs.load(std::memory_order_acquire)->costs; }
 
 double launch_time(const LaunchWork& w, int64_t grain, int homes, bool is_hot,
                    const MachineCosts& c) {

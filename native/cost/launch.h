@@ -37,6 +37,8 @@ struct MachineCosts {
   double crowd = 0;    // of the work: how much slower each home is when others work too
   double slack = 0.3;  // of one task, when several homes work
   double tie = 0.02;   // predictions this close are the same
+
+  bool operator==(const MachineCosts&) const = default;
 };
 
 // What launches are chosen by in this process; set when a machine's own costs are known.

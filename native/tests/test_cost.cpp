@@ -155,6 +155,17 @@ TEST(memory_beyond_the_caches_is_shared) {
          "but no faster than memory");
 }
 
+TEST(the_costs_of_the_process_are_those_that_were_set_last) {
+  const MachineCosts before = machine_costs();
+  MachineCosts one = before, other = before;
+  one.task_ps += 1;
+  other.tie += 1;
+  for (const MachineCosts& costs : {one, other, one, before, other, before}) {
+    set_machine_costs(costs);
+    EXPECT(machine_costs() == costs, "also when they were set before");
+  }
+}
+
 TEST(chosen_launch_keeps_its_laws) {
   const MachineCosts costs;
   for (const bool is_hot : {false, true})

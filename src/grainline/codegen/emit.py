@@ -13,7 +13,7 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from grainline.base.dtypes import BF16, BOOL, F16, F32, F64, I32, I64, DType
@@ -107,13 +107,27 @@ class MathForm:
     is_accurate: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class FunctionLines:
+    """What is written of one function; `prologue` comes before the body."""
+
+    header: str
+    prologue: list[str] = field(default_factory=list)
+    body: list[str] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        return "\n".join([self.header, "entry:", *self.prologue, "  br label %body", "body:", *self.body, "}"])
+
+
 class ModuleText:
     """One module of LLVM IR: declarations in order of first use, then functions."""
 
     def __init__(self, math: MathForm = MathForm()) -> None:
         self.math = math
         self._declarations: dict[str, None] = {}
-        self._functions: list[FunctionText] = []
+        # The lines and not their writers: those hold the module, and a cycle would keep every kernel's text.
+        self._functions: list[FunctionLines] = []
         # What was emitted, for `plan.facts`: "load contiguous" or a mathematical primitive -> how often.
         self.accesses: Counter[str] = Counter()
         self.math_calls: Counter[str] = Counter()
@@ -125,9 +139,11 @@ class ModuleText:
         self, name: str, returns: str, parameters: Sequence[tuple[str, str]], attributes: str = "", linkage: str = ""
     ) -> FunctionText:
         """A new function; `parameters` are (type and attributes, name). Insertion point: its entry block."""
-        function = FunctionText(self, name, returns, parameters, attributes, linkage)
-        self._functions.append(function)
-        return function
+        listed = ", ".join(f"{kind} %{label}" for kind, label in parameters)
+        start = " ".join(part for part in ("define", linkage, returns) if part)
+        lines = FunctionLines(f"{start} @{name}({listed}) {attributes}".rstrip() + " {")
+        self._functions.append(lines)
+        return FunctionText(self, name, lines)
 
     @property
     def text(self) -> str:
@@ -138,28 +154,13 @@ class ModuleText:
 class FunctionText:
     """Appends instructions to the current block of one function."""
 
-    def __init__(
-        self,
-        module: ModuleText,
-        name: str,
-        returns: str,
-        parameters: Sequence[tuple[str, str]],
-        attributes: str = "",
-        linkage: str = "",
-    ) -> None:
+    def __init__(self, module: ModuleText, name: str, lines: FunctionLines) -> None:
         self.module = module
         self.name = name
-        listed = ", ".join(f"{kind} %{label}" for kind, label in parameters)
-        start = " ".join(part for part in ("define", linkage, returns) if part)
-        self._header = f"{start} @{name}({listed}) {attributes}".rstrip() + " {"
-        self._prologue: list[str] = []
-        self._lines: list[str] = []
+        self._prologue = lines.prologue
+        self._lines = lines.body
         self._counter = 0
         self.current = "body"
-
-    @property
-    def text(self) -> str:
-        return "\n".join([self._header, "entry:", *self._prologue, "  br label %body", "body:", *self._lines, "}"])
 
     # ---- instructions ----
 

@@ -67,6 +67,7 @@ def _emit(plan: Plan) -> EmittedKernel:
     else:
         assert plan.mapping.kind == WHOLE
         _emit_whole(plan, f, evaluator)
+    evaluator.reduce_here = None  # the mapping's, which holds the evaluator: a cycle would keep the kernel's text
     f.do("ret i32 0")
     return finished(module, arguments.words, plan)
 

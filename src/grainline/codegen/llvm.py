@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 from grainline.plan.target import Target
@@ -24,6 +24,7 @@ class CodegenError(Exception):
     """LLVM refused the text of a kernel, or a symbol is missing: a bug in the emitter, shown with LLVM's words."""
 
 
+@cache
 def version() -> str:
     """Versions that decide the object bytes, without importing LLVM itself."""
     from importlib.metadata import version as package_version
@@ -48,14 +49,13 @@ def compile_object(text: str, target: Target) -> bytes:
     import llvmlite.binding as llvm
 
     machine = _machine(target.cpu, target.features, False)
+    text = f'target datalayout = "{machine.target_data}"\ntarget triple = "{machine.triple}"\n{text}'
     try:
         module = llvm.parse_assembly(text, llvm.create_context())
         module.verify()
     except RuntimeError as error:
         numbered = "\n".join(f"{i + 1:5d} {line}" for i, line in enumerate(text.splitlines()))
         raise CodegenError(f"LLVM rejects the kernel: {error}\n{numbered}") from error
-    module.triple = machine.triple
-    module.data_layout = str(machine.target_data)
     return bytes(machine.emit_object(module))
 
 

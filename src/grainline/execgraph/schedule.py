@@ -74,27 +74,26 @@ def _workers(nodes: Sequence[ExecuteNode]) -> Ids:
 
 
 def _watchers(graph: ExecuteGraph, nodes: Sequence[ExecuteNode]) -> tuple[Ids, Ids]:
-    """Who waits for whom among the mapped nodes; a node that is not mapped passes its predecessors on.
-    The join of a loop waits for the end of a turn too (`again`); no order of the nodes has that edge."""
+    """Who waits for whom among the mapped nodes. The join of a loop waits for the end of a turn too (`again`); no order of the nodes has that edge."""
     before = {
         node.id: (*found, *node.attributes.get("again", ()))
         for node, found in zip(graph.main, predecessors(graph.main).values(), strict=True)
     }
     position = {node.id: number for number, node in enumerate(nodes)}
-    passed_on: dict[int, set[int]] = {}
-
-    def mapped(node_id: int) -> set[int]:
-        if node_id in position:
-            return {position[node_id]}
-        if node_id not in passed_on:
-            passed_on[node_id] = set().union(*map(mapped, before[node_id]))
-        return passed_on[node_id]
-
     edges = [
-        (earlier, number) for number, node in enumerate(nodes) for earlier in set().union(*map(mapped, before[node.id]))
+        (earlier, number)
+        for number, node in enumerate(nodes)
+        for earlier in set().union(*(_mapped(other, position, before) for other in before[node.id]))
     ]
     ends = np.array(sorted(edges), np.int64).reshape(-1, 2)
     return _offsets(ends[:, 0], len(nodes)), np.ascontiguousarray(ends[:, 1])
+
+
+def _mapped(node_id: int, position: dict[int, int], before: dict[int, tuple[int, ...]]) -> set[int]:
+    """Where a node is mapped; one that is not passes its predecessors on."""
+    if node_id in position:
+        return {position[node_id]}
+    return set().union(*(_mapped(other, position, before) for other in before[node_id]))
 
 
 def mapped_relations(graph: ExecuteGraph, columns: NodeColumns) -> Relations:

@@ -7,12 +7,12 @@ float16 and bfloat16 are computed in float32 and rounded once, whoever implement
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from grainline.base.errors import KernelError
+from grainline.base.memo import kept_with_first
 from grainline.graph.host_ops import TABLE
 from grainline.graph.ir import Graph, Node
 
@@ -71,7 +71,7 @@ class HostCall:
         self.env = env
         self.version: int = node.attributes["opset"]
         self.arrays = arrays[: node.attributes["formals"]]
-        self.attributes = parsed_attributes(node.attributes["proto"])
+        self.attributes = parsed_attributes(node)
         self._all = arrays
         self._run = run_subgraph
 
@@ -97,22 +97,22 @@ class HostCall:
         return self._run(graph, [*inputs, *captured])
 
 
-@lru_cache(maxsize=4096)
-def parsed_attributes(proto: bytes) -> dict[str, Any]:
+@kept_with_first
+def parsed_attributes(node: Node) -> dict[str, Any]:
     """Attribute values as Python numbers, bytes, lists or TensorProtos, by name. Shared: do not change."""
     from onnx.helper import get_attribute_value
     from onnx.onnx_ml_pb2 import NodeProto
 
-    return {item.name: get_attribute_value(item) for item in NodeProto.FromString(proto).attribute}
+    return {item.name: get_attribute_value(item) for item in NodeProto.FromString(node.attributes["proto"]).attribute}
 
 
-@lru_cache(maxsize=1024)
-def _reference(proto: bytes, domain: str, opset: int) -> Any:
+@kept_with_first
+def _reference(host: Node) -> Any:
     """The reference operator as a session of one node. Every output has a name, since the reference counts them."""
     from onnx.onnx_ml_pb2 import GraphProto, NodeProto
     from onnx.reference import ReferenceEvaluator
 
-    node = NodeProto.FromString(proto)
+    node = NodeProto.FromString(host.attributes["proto"])
     node.output[:] = [name or f"o{index}" for index, name in enumerate(node.output)]
     graph = GraphProto(name="host")
     graph.node.append(node)
@@ -120,14 +120,12 @@ def _reference(proto: bytes, domain: str, opset: int) -> Any:
         graph.input.add(name=name)
     for name in node.output:
         graph.output.add(name=name)
-    return ReferenceEvaluator(graph, opsets={"": DEFAULT_OPSET, domain: opset})
+    return ReferenceEvaluator(graph, opsets={"": DEFAULT_OPSET, host.attributes["domain"]: host.attributes["opset"]})
 
 
 def _by_reference(node: Node, arrays: Sequence[Any]) -> list[Any]:
-    a = node.attributes
-    session = _reference(a["proto"], a["domain"], a["opset"])
     feeds = {f"i{index}": data for index, data in enumerate(arrays) if data is not None}
-    return list(session.run(None, feeds))
+    return list(_reference(node).run(None, feeds))
 
 
 def _shown(node: Node, results: Sequence[Any]) -> list[Any]:

@@ -61,7 +61,7 @@ class Held:
         return self.array
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Node:
     """One application of operator `op`. `name` is the ONNX node name (for messages), attributes are plain values."""
 

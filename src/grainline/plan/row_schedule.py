@@ -14,9 +14,9 @@ indices is copied to scratch before the first store.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from math import inf
 
+from grainline.base.memo import kept_with_first
 from grainline.plan.switches import DEFAULT_SWITCHES, Switches
 from grainline.tile.access import Dataflow, clobbers, linear_access, operands_of
 from grainline.tile.ir import Axis, Operation, Tile, TileProgram
@@ -67,7 +67,7 @@ class RowSchedule:
         return len(self.passes) > 1 and is_alone and switches.aliasing != "any"
 
 
-@lru_cache(maxsize=32)
+@kept_with_first
 def schedule_rows(program: TileProgram, axis: Axis, switches: Switches = DEFAULT_SWITCHES) -> RowSchedule:
     """The passes of a program whose only tile axis is `axis`."""
     return _Scheduler(program, axis, switches).run()

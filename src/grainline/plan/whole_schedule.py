@@ -17,9 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 from grainline.base.dims import Expr, product
+from grainline.base.memo import kept_with_first
 from grainline.plan.row_schedule import DEAR, RECOMPUTE_LIMIT
 from grainline.tile.access import Dataflow, clobbers, effect_axes, is_zero, operands_of, store_groups
 from grainline.tile.ir import Axis, Operation, Tile, TileProgram
@@ -65,7 +65,7 @@ class WholeSchedule:
         return sum((a.copy_bytes * a.copies for a in self.arrays.values()), 0)
 
 
-@lru_cache(maxsize=32)
+@kept_with_first
 def schedule_whole(program: TileProgram, aliasing: str = "in_place") -> WholeSchedule:
     """The segments and private arrays of a program; `aliasing` as in `tile.access.clobbers`."""
     return _Scheduler(program, aliasing).run()

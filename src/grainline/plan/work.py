@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 from grainline.base.dims import Expr, product
+from grainline.base.memo import kept_with_first
 from grainline.plan.row_schedule import DEAR, schedule_rows
 from grainline.plan.types import LOCAL, Mapping
 from grainline.plan.whole_schedule import schedule_whole
@@ -32,7 +32,7 @@ class Work:
         self.terms.setdefault(times, Counter())[kind] += amount
 
 
-@lru_cache(maxsize=32)  # a search asks for every mapping again and again
+@kept_with_first  # a search asks for every mapping again and again
 def realised_work(program: TileProgram, mapping: Mapping) -> Work:
     """The work of one program."""
     if mapping.kind == LOCAL:

@@ -56,8 +56,8 @@ class Model:
             return self.run_chosen(feeds, outputs)
         try:
             return self._execute(feeds, None)
-        except (FeedError, TypeError) as refusal:
-            return self._run_again(refusal, feeds, None)
+        except (FeedError, TypeError):
+            return self._run_again(feeds, None)
         except KernelError as error:
             raise self._compiled.blamed(error, feeds) from error.__cause__
 
@@ -67,16 +67,19 @@ class Model:
         names = outputs if is_plain else checked_outputs(outputs, self.outputs)
         try:
             return self._execute(feeds, names, **cancel)
-        except (FeedError, TypeError) as refusal:
-            return self._run_again(refusal, feeds, names, **cancel)
+        except (FeedError, TypeError):
+            return self._run_again(feeds, names, **cancel)
         except KernelError as error:
             raise self._compiled.blamed(error, feeds) from error.__cause__
 
-    def _run_again(self, refusal: Exception, feeds: Any, names: Any, **cancel: Any) -> list[np.ndarray]:
-        """The second try of a refused run, with everything array-like made an array; raises the refusal otherwise."""
+    def _run_again(self, feeds: Any, names: Any, **cancel: Any) -> list[np.ndarray]:
+        """The second try of a refused run, with everything array-like made an array; raises the refusal otherwise.
+
+        The refusal is the error in flight. As an argument it would be a cycle of error and frame that keeps the model.
+        """
         better = normalised(feeds, self.inputs)
         if better is feeds:
-            raise refusal
+            raise
         return self._execute(better, names, **cancel)
 
     def __call__(self, **feeds: Any) -> Any:

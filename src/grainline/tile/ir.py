@@ -143,7 +143,7 @@ class Operation:
         return self.results if self.result is None else (self.result,)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
 class TileProgram:
     """`views` in argument order. `symbols()` in `text.py` order are the run-time extents the kernel needs.
 
