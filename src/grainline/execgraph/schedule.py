@@ -74,7 +74,8 @@ def _workers(nodes: Sequence[ExecuteNode]) -> Ids:
 
 
 def _watchers(graph: ExecuteGraph, nodes: Sequence[ExecuteNode]) -> tuple[Ids, Ids]:
-    """Who waits for whom among the mapped nodes. The join of a loop waits for the end of a turn too (`again`); no order of the nodes has that edge."""
+    """Who waits for whom among the mapped nodes. The join of a loop waits for the end of a turn too (`again`); no order
+    of the nodes has that edge."""
     before = {
         node.id: (*found, *node.attributes.get("again", ()))
         for node, found in zip(graph.main, predecessors(graph.main).values(), strict=True)

@@ -165,21 +165,12 @@ def map_extents(graph: Graph, change: Callable[[int | Expr], int | Expr]) -> Gra
             return value
         return replace(value, shape=tuple(change(d) for d in value.shape))
 
-    def attribute(item: Any) -> Any:
-        if isinstance(item, Expr):
-            return change(item)
-        if isinstance(item, Graph):
-            return map_extents(item, change)
-        if isinstance(item, dict):
-            return {key: attribute(part) for key, part in item.items()}
-        return tuple(attribute(part) for part in item) if isinstance(item, tuple) else item
-
     def node_of(node: Node) -> Node:
         return replace(
             node,
             inputs=tuple(map(shape_of, node.inputs)),
             outputs=tuple(map(shape_of, node.outputs)),
-            attributes={key: attribute(item) for key, item in node.attributes.items()},
+            attributes={key: _map_attribute(item, change) for key, item in node.attributes.items()},
         )
 
     return replace(
@@ -189,3 +180,13 @@ def map_extents(graph: Graph, change: Callable[[int | Expr], int | Expr]) -> Gra
         nodes=tuple(map(node_of, graph.nodes)),
         guards=tuple(replace(g, left=change(g.left), right=change(g.right)) for g in graph.guards),
     )
+
+
+def _map_attribute(item: Any, change: Callable[[int | Expr], int | Expr]) -> Any:
+    if isinstance(item, Expr):
+        return change(item)
+    if isinstance(item, Graph):
+        return map_extents(item, change)
+    if isinstance(item, dict):
+        return {key: _map_attribute(part, change) for key, part in item.items()}
+    return tuple(_map_attribute(part, change) for part in item) if isinstance(item, tuple) else item

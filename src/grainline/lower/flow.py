@@ -256,7 +256,7 @@ def _is_true(graph: Graph, value: Value) -> bool:
 def _scan_of(node: Node) -> _Plan:
     from grainline.graph.host import parsed_attributes
 
-    attributes = parsed_attributes(node.attributes["proto"])
+    attributes = parsed_attributes(node)
     body = node.attributes["subgraphs"]["body"]
     count, formals = attributes["num_scan_inputs"], node.attributes["formals"]
     states = formals - count
