@@ -66,12 +66,12 @@ void make_result(RunState& state, int64_t tensor) {
     state.own(static_cast<int32_t>(row.target), copy.data, std::exchange(copy.block, nullptr));
 }
 
-bool submit(RunState& state, int64_t tensor) {
+bool submit(RunState& state, const Node& node, int64_t tensor) {
   const CopyState& copy = copy_of(state, tensor);
   if (copy.alloc_bytes == 0) return false;
   const std::byte* source = slot_of(state, row_of(state, tensor).source).data;
-  Status status = state.stream->copy(copy.data, source, static_cast<size_t>(copy.copy_bytes),
-                                     CopyKind::host_to_device_buffered);
+  Status status = state.stream_of(node).copy(
+      copy.data, source, static_cast<size_t>(copy.copy_bytes), CopyKind::host_to_device_buffered);
   return !status.is_ok() && state.fail(std::move(status));
 }
 
@@ -133,16 +133,17 @@ void prepare_flow(RunState& state, const Node& node) {
   flow.embedded_words = static_cast<size_t>(padded_bytes) / sizeof(uint64_t);
 }
 
-bool submit_flow(RunState& state, const CopyFlowRow& flow) {
+bool submit_flow(RunState& state, const Node& node) {
+  const CopyFlowRow& flow = flow_of(state, node);
   for (int64_t tensor = flow.tensor_begin; tensor < flow.tensor_end; ++tensor)
-    if (submit(state, tensor)) return true;
+    if (submit(state, node, tensor)) return true;
   return false;
 }
 
 bool copy_home(RunState& state, const Node& node) {
-  Status status =
-      state.stream->copy(slot_of(state, node.b).data, slot_of(state, node.a).data,
-                         static_cast<size_t>(state.value(node.c)), CopyKind::device_to_host);
+  Status status = state.stream_of(node).copy(
+      slot_of(state, node.b).data, slot_of(state, node.a).data,
+      static_cast<size_t>(state.value(node.c)), CopyKind::device_to_host);
   return !status.is_ok() && state.fail(std::move(status));
 }
 
@@ -157,7 +158,7 @@ bool copy_h2d(RunState& state, const Node& node) {
     if (allocate(state, tensor)) return true;
   for (int64_t tensor = node.a; tensor < node.b; ++tensor) {
     make_result(state, tensor);
-    if (submit(state, tensor)) return true;
+    if (submit(state, node, tensor)) return true;
   }
   return false;
 }
@@ -174,14 +175,14 @@ bool share_h2d_copy_result(RunState& state, const Node& node) {
   return false;
 }
 
-bool launch_h2d_copy(RunState& state, const Node& node) { return submit(state, node.a); }
+bool launch_h2d_copy(RunState& state, const Node& node) { return submit(state, node, node.a); }
 
 bool copy_flow_launch(RunState& state, const Node& node) {
   const CopyFlowRow& flow = flow_of(state, node);
   measure_flow(state, flow);
   if (allocate_flow(state, flow)) return true;
   prepare_flow(state, node);
-  return submit_flow(state, flow);
+  return submit_flow(state, node);
 }
 
 bool calc_copy_flow_alloc_sizes(RunState& state, const Node& node) {
@@ -198,14 +199,12 @@ bool prepare_copy_flow_result(RunState& state, const Node& node) {
   return false;
 }
 
-bool launch_copy_flow_h2d(RunState& state, const Node& node) {
-  return submit_flow(state, flow_of(state, node));
-}
+bool launch_copy_flow_h2d(RunState& state, const Node& node) { return submit_flow(state, node); }
 
 // The host may read the target when this returns.
 bool copy_d2h(RunState& state, const Node& node) {
   if (state.allocate(node.b, state.value(node.c)) || copy_home(state, node)) return true;
-  Status status = state.stream->synchronize(kNoTimeout);
+  Status status = state.stream_of(node).synchronize(kNoTimeout);
   return !status.is_ok() && state.fail(std::move(status));
 }
 

@@ -113,7 +113,7 @@ Status Executor::run(RunState& state) {
   active_runs_.fetch_add(1, std::memory_order_relaxed);
   bool has_failed = state.walk->run(state);
   // Whether all went well is known when the device is done, and only then may memory go.
-  if (Status status = state.stream->synchronize(); !status.is_ok()) [[unlikely]]
+  if (Status status = state.synchronize(); !status.is_ok()) [[unlikely]]
     has_failed = state.fail(std::move(status));
   active_runs_.fetch_sub(1, std::memory_order_relaxed);
   if (has_failed) [[unlikely]] {
@@ -152,7 +152,7 @@ size_t Executor::trim(size_t kept_bytes) {
 Executor::Statistics Executor::statistics() {
   Statistics total{states_.load(std::memory_order_relaxed), 0, 0, 0, 0};  // a statistic
   const auto add = [&](const RunState& state) {
-    const AllocatorStatistics one = state.allocator.statistics();
+    const AllocatorStatistics one = state.statistics();
     total.held_bytes += state.held_bytes();
     total.allocations += one.allocations;
     total.growths += one.growths;

@@ -67,7 +67,8 @@ bool launch(RunState& state, const Node& node) {
     const CopyFlowState& flow = state.copy_flows[static_cast<size_t>(row.copy_flow)];
     words = {words.count + flow.embedded_words, flow.inner};
   }
-  if (Status status = state.stream->launch(dispatch, words, {}); !status.is_ok()) [[unlikely]]
+  if (Status status = state.stream_of(node).launch(dispatch, words, {}); !status.is_ok())
+      [[unlikely]]
     return state.fail(std::move(status));
   return state.charge(state.costs_ps[index]);
 }
@@ -96,9 +97,9 @@ bool copy_memory(RunState& state, const Node& node) {
   const auto size_bytes = static_cast<size_t>(state.value(row.size_bytes));
   if (size_bytes == 0) return false;
   Status status =
-      state.stream->copy(slot_of(state, row.target).data + state.value(row.target_offset),
-                         slot_of(state, row.source).data + state.value(row.source_offset),
-                         size_bytes, CopyKind::within_device);
+      state.stream_of(node).copy(slot_of(state, row.target).data + state.value(row.target_offset),
+                                 slot_of(state, row.source).data + state.value(row.source_offset),
+                                 size_bytes, CopyKind::within_device);
   return !status.is_ok() && state.fail(std::move(status));
 }
 
@@ -178,6 +179,32 @@ bool move_slot(RunState& state, const Node& node) {
   return false;
 }
 
+// a: stream, [b, c): events
+bool send_events(RunState& state, const Node& node) {
+  for (int32_t i = node.b; i < node.c; ++i) {
+    const auto event = static_cast<size_t>(state.program().event_lists[static_cast<size_t>(i)]);
+    Status status = state.streams->send(static_cast<size_t>(node.a), event);
+    if (!status.is_ok()) return state.fail(std::move(status));
+  }
+  return false;
+}
+
+// a: stream, [b, c): events
+bool wait_events(RunState& state, const Node& node) {
+  for (int32_t i = node.b; i < node.c; ++i) {
+    const auto event = static_cast<size_t>(state.program().event_lists[static_cast<size_t>(i)]);
+    Status status = state.streams->wait(static_cast<size_t>(node.a), event);
+    if (!status.is_ok()) return state.fail(std::move(status));
+  }
+  return false;
+}
+
+// a: slot of one stream, b: slot of another, which becomes one more owner
+bool access_mem_cross_stream(RunState& state, const Node& node) {
+  state.share(node.a, node.b);
+  return false;
+}
+
 constexpr bool kMayPark = true;
 constexpr bool kHoldsAddress = true;
 
@@ -217,6 +244,9 @@ constexpr KernelType kKernels[] = {
     {"PassExtents", "", pass_extents},
     {"EmptySlot", "memory", control_point},
     {"GrowMemory", "memory", grow_memory},
+    {"SendEvents", "memory", send_events},
+    {"WaitEvents", "memory", wait_events},
+    {"AccessMemCrossStream", "memory", access_mem_cross_stream},
 };
 
 }  // namespace

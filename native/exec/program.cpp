@@ -154,6 +154,26 @@ bool instructions_are_ordered(const Program& p) {
   return true;
 }
 
+// Streams and events are few: a run makes as many as the largest number says.
+constexpr int64_t kMostStreams = 64, kMostEvents = 1 << 20;
+
+bool are_streams_well_formed(const Program& p) {
+  const auto is_stream = [](int64_t s) { return 0 <= s && s < kMostStreams; };
+  const auto is_event = [](int64_t e) { return 0 <= e && e < kMostEvents; };
+  if (!p.node_streams.empty() && p.node_streams.size() != p.node_rows.size()) return false;
+  for (const NodeRow& row : p.node_rows) {
+    const std::string_view kernel = kernel_types()[static_cast<size_t>(row.kernel)].name;
+    if (kernel != "SendEvents" && kernel != "WaitEvents") continue;
+    if (p.stream_count() < 2 || !is_index(row.a, p.stream_count()) ||
+        !is_range(row.b, row.c, p.event_lists.size()))
+      return false;
+  }
+  const auto count = static_cast<int64_t>(p.stream_count());
+  const auto is_known = [&](const SlotRow& row) { return 0 <= row.stream && row.stream < count; };
+  return std::ranges::all_of(p.node_streams, is_stream) &&
+         std::ranges::all_of(p.event_lists, is_event) && std::ranges::all_of(p.slots, is_known);
+}
+
 bool is_well_formed(const Program& p) {
   const Bounds bounds{p};
   return !p.groups.empty() && instructions_are_ordered(p) && bounds.all(p.groups) &&
@@ -162,7 +182,7 @@ bool is_well_formed(const Program& p) {
          bounds.all(p.variants) && bounds.all(p.views) && bounds.all(p.host_calls) &&
          bounds.all(p.copies) && bounds.all(p.tensor_copies) && bounds.all(p.copy_flows) &&
          bounds.all(p.turns) && bounds.all(p.node_rows) && bounds.all_values(p.dim_values) &&
-         bounds.all_values(p.words);
+         bounds.all_values(p.words) && are_streams_well_formed(p);
 }
 
 void resolve_nodes(Program* p) {
@@ -211,6 +231,8 @@ void read_tables(Reader& reader, Program* p) {
   reader.table(&p->positions);
   reader.table(&p->turns);
   reader.table(&p->node_rows);
+  reader.table(&p->event_lists);
+  reader.table(&p->node_streams);
   reader.table(&p->node_workers);
   reader.table(&p->watchers.offsets);
   reader.table(&p->watchers.ids);
@@ -224,6 +246,14 @@ size_t Program::dim_count() const {
   int64_t count = 0;
   for (const Group& group : groups) count = std::max(count, group.dim_end);
   return static_cast<size_t>(count);
+}
+
+size_t Program::stream_count() const {
+  return node_streams.empty() ? 1 : static_cast<size_t>(std::ranges::max(node_streams)) + 1;
+}
+
+size_t Program::event_count() const {
+  return event_lists.empty() ? 0 : static_cast<size_t>(std::ranges::max(event_lists)) + 1;
 }
 
 Status Program::create(std::span<const int64_t> blob, std::vector<std::string> strings,

@@ -20,7 +20,7 @@ namespace grainline {
 class RunState;
 
 inline constexpr int64_t kProgramMagic = 0x4E4C5247;
-inline constexpr int64_t kProgramFormat = 5;
+inline constexpr int64_t kProgramFormat = 6;
 
 // Values: constants first, then one per instruction, sorted by group.
 enum class Operation : int64_t { dim, add, sub, mul, floordiv, mod, min, max };
@@ -53,7 +53,7 @@ struct Source {
   int64_t slot, rank, first_dim;
 };
 struct SlotRow {
-  int64_t kind, rank, first_dim_value, itemsize, label, is_on_host;
+  int64_t kind, rank, first_dim_value, itemsize, label, is_on_host, stream;
 };
 struct InputRow {
   int64_t name, slot, rank, first_dim, default_slot, is_object;
@@ -127,6 +127,8 @@ struct Program {
   std::vector<int64_t> positions;
   std::vector<TurnRow> turns;
   std::vector<NodeRow> node_rows;  // in static order; a row's number is its execution id
+  std::vector<int64_t> event_lists;
+  std::vector<int64_t> node_streams;  // per node; empty: all on stream 0
   std::vector<NodeWorkers> node_workers;
   IdRows watchers;   // row i: who waits for node i, one entry per edge
   IdRows relations;  // row of a Free: the launches that it was released ahead of
@@ -138,6 +140,8 @@ struct Program {
 
   size_t value_count() const { return constants.size() + instructions.size(); }
   size_t dim_count() const;
+  size_t stream_count() const;
+  size_t event_count() const;
   const std::string& string(int64_t index) const { return strings[static_cast<size_t>(index)]; }
 
   // addresses: of the kernels, by key number. Fails on a malformed blob.

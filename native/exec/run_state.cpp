@@ -32,6 +32,9 @@ RunState::RunState(std::shared_ptr<const Program> program, Device& run_on)
   seen_dims_.resize(p.dim_count());
   is_known_.resize(p.groups.size());
   if (has_control_flow(p)) choices.resize(p.nodes.size());
+  if (p.stream_count() > 1)
+    streams =
+        std::make_unique<RunStreams>(device, *stream, allocator, p.stream_count(), p.event_count());
 }
 
 RunState::~RunState() {
@@ -104,7 +107,7 @@ void RunState::own(int32_t slot, std::byte* data, MemoryBlock* block) {
 
 void RunState::share(int32_t from, int32_t to) {
   const SlotState source = slots[static_cast<size_t>(from)];
-  if (source.block != nullptr) allocator_of(from).share(source.block);
+  if (source.block != nullptr) allocator_of(to).share(source.block);
   own(to, source.data, source.block);
 }
 
@@ -161,6 +164,7 @@ void RunState::clean_up() {
     if (copies[tensor].block != nullptr)
       give_back(static_cast<int32_t>(program_->tensor_copies[tensor].target),
                 std::exchange(copies[tensor].block, nullptr));
+  if (streams) static_cast<void>(streams->synchronize());  // what was freed goes home
   drop_outputs();
 }
 
@@ -175,6 +179,7 @@ void RunState::drop_outputs() {
 }
 
 void RunState::await_device() {
+  if (streams) return streams->await();
   if (stream->is_inline() || !stream->record(looked_at).is_ok()) return;
   static_cast<void>(looked_at.synchronize());
 }
@@ -193,7 +198,22 @@ void RunState::settle_memory(int64_t now_ns) {
 }
 
 size_t RunState::trim(size_t kept_bytes) {
-  return allocator.trim(kept_bytes) + host_allocator.trim(0);
+  const size_t beside = streams ? streams->trim(kept_bytes) : 0;
+  return allocator.trim(kept_bytes) + beside + host_allocator.trim(0);
+}
+
+size_t RunState::held_bytes() const {
+  const size_t beside = streams ? streams->held_bytes() : 0;
+  return allocator.held_bytes() + beside + host_allocator.held_bytes();
+}
+
+AllocatorStatistics RunState::statistics() const {
+  AllocatorStatistics total = allocator.statistics();
+  if (!streams) return total;
+  const AllocatorStatistics beside = streams->statistics();
+  total.allocations += beside.allocations;
+  total.growths += beside.growths;
+  return total;
 }
 
 size_t RunState::recent_peak_bytes() const {

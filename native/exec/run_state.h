@@ -19,6 +19,7 @@
 #include "exec/copies.h"
 #include "exec/observer.h"
 #include "exec/program.h"
+#include "exec/run_streams.h"
 #include "exec/walk.h"
 #include "memory/caching_allocator.h"
 #include "threads/pool.h"
@@ -101,7 +102,10 @@ class RunState {
   void settle_memory(int64_t now_ns);
   // Gives idle memory back, but for kept_bytes of the device's; returns the bytes.
   size_t trim(size_t kept_bytes);
-  size_t held_bytes() const { return allocator.held_bytes() + host_allocator.held_bytes(); }
+  size_t held_bytes() const;
+  AllocatorStatistics statistics() const;
+  // Waits for all streams. The first failure.
+  Status synchronize() { return streams ? streams->synchronize() : stream->synchronize(); }
   // Of the memory blocks in use. Any thread; relaxed: a number for observers.
   size_t live_bytes() const { return live_bytes_.load(std::memory_order_relaxed); }
   // The most memory that a run of the last one or two windows of kWindowNs used at a time.
@@ -116,8 +120,12 @@ class RunState {
     return poll_budget_ps_ < 0 && poll();
   }
 
-  void choose(const Node& node, uint32_t branch) {
-    choices[static_cast<size_t>(&node - program_->nodes.data())] = branch;
+  void choose(const Node& node, uint32_t branch) { choices[number_of(node)] = branch; }
+  // The stream that the node submits to.
+  Stream& stream_of(const Node& node) {
+    if (streams == nullptr) [[likely]]
+      return *stream;
+    return streams->stream(static_cast<size_t>(program_->node_streams[number_of(node)]));
   }
 
   const Program& program() const { return *program_; }
@@ -138,9 +146,10 @@ class RunState {
   Event looked_at;  // of await_device
   const std::unique_ptr<Stream> stream;
   CachingAllocator allocator;
-  InlineStream host_order;          // the host uses its memory in the order of the calls
-  CachingAllocator host_allocator;  // of slots that are on the host
-  std::unique_ptr<Walk> walk;       // set by whoever makes the state
+  std::unique_ptr<RunStreams> streams;  // null: the program has one
+  InlineStream host_order;              // the host uses its memory in the order of the calls
+  CachingAllocator host_allocator;      // of slots that are on the host
+  std::unique_ptr<Walk> walk;           // set by whoever makes the state
   Host host;
   // Nonzero ends the run. Set by any thread, read between nodes; relaxed: it carries no data.
   const std::atomic<int32_t>* terminate = nullptr;
@@ -161,9 +170,13 @@ class RunState {
   static constexpr int64_t kWindowNs = 2'000'000'000;
   static constexpr size_t kSlackBytes = 16 << 20;
 
-  CachingAllocator& allocator_of(int32_t slot) {
-    const bool is_on_host = program_->slots[static_cast<size_t>(slot)].is_on_host != 0;
-    return is_on_host ? host_allocator : allocator;
+  Allocator& allocator_of(int32_t slot) {
+    const SlotRow& row = program_->slots[static_cast<size_t>(slot)];
+    if (row.is_on_host) return host_allocator;
+    return streams ? streams->allocator(static_cast<size_t>(row.stream)) : allocator;
+  }
+  size_t number_of(const Node& node) const {
+    return static_cast<size_t>(&node - program_->nodes.data());
   }
   void give_back(int32_t slot, MemoryBlock* block);
   void set_live_bytes(size_t bytes) { live_bytes_.store(bytes, std::memory_order_relaxed); }

@@ -20,7 +20,7 @@ from typing import Any
 
 from grainline import saved
 from grainline.base import dims, log, progress
-from grainline.base.knobs import Options, is_multi_worker
+from grainline.base.knobs import Options, is_multi_worker, stream_count
 from grainline.codegen.cache import ObjectCache, open_cache
 from grainline.codegen.compile import Kernel, compile_kernels, entry_name
 from grainline.codegen.kernel import EmittedKernel, emit_variants
@@ -28,6 +28,7 @@ from grainline.codegen.llvm import assembly
 from grainline.compiled import CompiledModel
 from grainline.execgraph.ir import ExecuteGraph, Variant
 from grainline.execgraph.passes import PassOptions, optimise
+from grainline.execgraph.passes.assign_streams import explain as explain_streams
 from grainline.execgraph.passes.remove_launch_free_edge import explain as explain_edges
 from grainline.execgraph.placement import place_on_discrete
 from grainline.graph.ir import Graph
@@ -77,9 +78,9 @@ def compile_graph(
         compiled = compile_kernels(kernels.emitted(), store)
     with step("tidy"):
         placed = place_on_discrete(lowered.graph) if is_discrete else lowered.graph
-        passes = PassOptions(is_multi_worker=is_multi_worker(workers=options.workers))
+        passes = PassOptions(is_multi_worker=is_multi_worker(workers=options.workers), streams=stream_count())
         execute_graph = optimise(placed, passes, after=show_execute_graph)
-    edges = explain_edges(execute_graph) if passes.is_multi_worker else []
+    edges = explain_edges(execute_graph) if passes.is_multi_worker else explain_streams(execute_graph)
     explanation = "\n".join([*lowered.notes, *edges, "", *kernels.explain(compiled)])
     with step("pack and load"):
         addresses = {symbol: kernel.address for symbol, kernel in compiled.items()}

@@ -27,7 +27,7 @@ from typing import Any
 
 from grainline.base import log
 from grainline.base.files import stamp
-from grainline.base.knobs import Options, is_multi_worker
+from grainline.base.knobs import Options, is_multi_worker, stream_count
 from grainline.base.memory import memory_bytes
 from grainline.codegen.cache import ObjectCache, open_cache
 from grainline.compiled import CompiledModel
@@ -93,7 +93,7 @@ def locate(source: Any, options: Options) -> Spot | None:
     store = open_cache(None if options.cache_dir is None else Path(options.cache_dir))
     if identity is None or store.folder is None:
         return None
-    shape = is_multi_worker(workers=options.workers)  # its graph has other kernels and fewer edges
+    shape = (is_multi_worker(workers=options.workers), stream_count())  # other kernels, fewer edges
     target = host_target(store.folder)
     processor = (target.cpu, target.features, machine_of(target))
     place = (shape, options.device_name or "cpu")

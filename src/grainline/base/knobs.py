@@ -195,7 +195,8 @@ ENABLE_DYNAMIC_SHAPE_MULTI_STREAM = Knob(
     "ENABLE_DYNAMIC_SHAPE_MULTI_STREAM",
     "flag (exactly 1 is on)",
     False,
-    "1 keeps mixed nodes whole and all edges of Frees, as several streams require. A model still uses one stream.",
+    "1 puts independent branches of a model on two streams with events between them; mixed nodes then stay whole, and "
+    "every Free waits for its launches.",
     lambda text: text == "1",
 )
 
@@ -307,6 +308,15 @@ def chosen_executor(
             f"the executor {asked!r} has one worker", expected="workers left out, or multi-worker", found=workers
         )
     return asked, 0
+
+
+#: Branches of a model rarely come in more than a few at a time; every stream has memory of its own.
+SEVERAL_STREAMS = 2
+
+
+def stream_count(environ: Mapping[str, str] | None = None) -> int:
+    """How many streams a model uses."""
+    return SEVERAL_STREAMS if ENABLE_DYNAMIC_SHAPE_MULTI_STREAM.read(environ) else 1
 
 
 def is_multi_worker(environ: Mapping[str, str] | None = None, workers: int | None = None) -> bool:

@@ -384,7 +384,7 @@ class GraphBuilder:
     ) -> int:
         node_id = len(self._nodes)
         names = {symbol for extent in extents for symbol in dims.symbols(extent)}
-        controls = {self._binder[symbol] for symbol in names}
+        controls = {self._binder.get(symbol, 0) for symbol in names}
         if container == "main" and node_id:
             controls.add(self.scope.entry)
         self._nodes[node_id] = dict(

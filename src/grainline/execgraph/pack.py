@@ -27,7 +27,7 @@ from grainline.execgraph.registry import KERNELS, SLOT_KINDS, Traits
 from grainline.execgraph.schedule import build_schedule
 from grainline.execgraph.values import ValueTable
 
-MAGIC, FORMAT = 0x4E4C5247, 5
+MAGIC, FORMAT = 0x4E4C5247, 6
 
 #: table -> numbers per row, in the order of the blob
 TABLES = {
@@ -37,7 +37,7 @@ TABLES = {
     "checks": 6,  # kind, observed, expected, place, text, note
     "group_launches": 1,  # launch
     "sources": 3,  # slot, rank, first dim
-    "slots": 6,  # kind, rank (-1 unknown), first of dim_values (-1 none), itemsize, label, is_on_host
+    "slots": 7,  # kind, rank (-1 unknown), first of dim_values (-1 none), itemsize, label, is_on_host, stream
     "dim_values": 1,  # value
     "inputs": 6,  # name, slot, rank (-1 unknown), first dim, slot of the default (-1 none), is_object
     "outputs": 3,  # name, slot, is_object
@@ -53,6 +53,8 @@ TABLES = {
     "positions": 1,  # argument position of a launch
     "turns": 4,  # turn, limit; slots of the trips and of the condition (-1: none)
     "nodes": 8,  # kernel, a, b, c, d, node id, kernel name, compute node
+    "event_lists": 1,  # number of an event
+    "node_streams": 1,  # per node the stream that it submits to; no rows: one stream
     "node_workers": 2,  # number in registry.WORKERS of the worker; of the worker when there are exactly three
     "watcher_offsets": 1,  # per node and the end: its first entry in watchers
     "watchers": 1,  # execution id of a node that waits for this one, one entry per edge
@@ -97,6 +99,9 @@ KERNEL_NUMBERS = {
     "PassExtents": 32,
     "EmptySlot": 33,
     "GrowMemory": 34,
+    "SendEvents": 35,
+    "WaitEvents": 36,
+    "AccessMemCrossStream": 37,
 }
 
 
@@ -121,6 +126,10 @@ def pack(graph: ExecuteGraph) -> Packed:
     return _Packer(graph).pack()
 
 
+def _stream(node: ExecuteNode) -> int:
+    return int(node.attributes.get("stream", 0))
+
+
 class _Packer:
     def __init__(self, graph: ExecuteGraph) -> None:
         self.graph = graph
@@ -140,9 +149,17 @@ class _Packer:
             if node.kernel in KERNELS and Traits.HOST_PATH in KERNELS[node.kernel].traits
             for slot in node.outputs
         }
+        self._cross_streams()
         self.copies = CopyTables(graph)
         self.frames = {frame.owner: frame for frame in graph.frames}
         self.passed_dims: dict[int, int] = {}
+
+    def _cross_streams(self) -> None:
+        """The stream that each slot's memory is used on; what lies on the host does so for every stream."""
+        self.slot_streams = {slot: _stream(node) for node in self.graph.main for slot in node.outputs}
+        for node in self.order:
+            if node.kernel == "AccessMemCrossStream" and node.inputs[0] in self.on_host:
+                self.on_host.add(node.outputs[0])
 
     def pack(self) -> Packed:
         infers = sorted(
@@ -171,6 +188,8 @@ class _Packer:
         for node in nodes:
             self._enter(node.owner)
             self._node(node)
+        if any(map(_stream, nodes)):
+            self.rows["node_streams"] = [(_stream(node),) for node in nodes]
         self.schedule = build_schedule(self.graph, nodes)
         for slot in self.graph.slots:
             self._slot(slot)
@@ -245,7 +264,8 @@ class _Packer:
         rank = -1 if slot.shape is None else len(slot.shape)
         first = self.slot_dims.get(slot.id, -1)
         label, is_on_host = self._string(slot.label), int(slot.id in self.on_host)
-        self._row("slots", SLOT_KINDS.index(slot.kind), rank, first, itemsize, label, is_on_host)
+        stream = self.slot_streams.get(slot.id, 0)
+        self._row("slots", SLOT_KINDS.index(slot.kind), rank, first, itemsize, label, is_on_host, stream)
 
     def _need_dims(self, slot_id: int) -> None:
         """The native side needs the shape of this slot as values."""
@@ -404,6 +424,12 @@ class _Packer:
         values = (self.values.size(node.attributes[name], f"the {name} of {label!r}") for name in names)
         return node.inputs[0], *(self._value(value) for value in values)
 
+    def _access(self, node: ExecuteNode) -> tuple[int, ...]:
+        return node.inputs[0], node.outputs[0]
+
+    def _events(self, node: ExecuteNode) -> tuple[int, ...]:
+        return _stream(node), *self._list("event_lists", list(node.attributes["events"]))
+
     def _value(self, number: int) -> int:
         """Marks a node operand as a value so that `_finish` renumbers it (values are encoded as ~number until then)."""
         return ~number
@@ -501,4 +527,7 @@ _OPERANDS: dict[str, Callable[[Any, ExecuteNode], tuple[int, ...]]] = {
     "PassExtents": _Packer._pass_extents,
     "EmptySlot": _Packer._point,
     "GrowMemory": _Packer._grow,
+    "SendEvents": _Packer._events,
+    "WaitEvents": _Packer._events,
+    "AccessMemCrossStream": _Packer._access,
 }

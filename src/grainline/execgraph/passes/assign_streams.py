@@ -15,7 +15,7 @@ is the caller's: the others start behind it, and it waits for all of them at the
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from grainline.execgraph.draft import Draft
@@ -34,7 +34,10 @@ class AssignStreams:
     name: str = "assign_streams"
 
     def run(self, graph: ExecuteGraph) -> ExecuteGraph:
-        """`graph` itself when all of its work follows on one stream."""
+        """`graph` itself when all of its work follows on one stream, or when it has sub-graphs: which events a turn of
+        a loop must send follows from no order known beforehand."""
+        if graph.frames:
+            return graph
         assignment = _Assignment(self.streams)
         before = predecessors(graph.main)
         order = execution_order(graph.main)
@@ -46,6 +49,16 @@ class AssignStreams:
         _connect(draft, assignment, next(node.id for node in order if node.kernel == "InferShape"))
         _announce(draft, assignment, order)
         return draft.finish()
+
+
+def explain(graph: ExecuteGraph) -> list[str]:
+    """How the launches lie on the streams; nothing for one stream."""
+    counts = Counter(node.attributes.get("stream", 0) for node in graph.launches())
+    if len(counts) < 2:
+        return []
+    shown = " and ".join(str(counts[stream]) for stream in sorted(counts))
+    events = sum(len(node.attributes["events"]) for node in graph.main if node.kernel == "SendEvents")
+    return [f"{len(counts)} streams: {shown} launches, {events} events between them"]
 
 
 def submits(node: ExecuteNode) -> bool:

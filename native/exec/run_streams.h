@@ -1,0 +1,60 @@
+// The streams of a run, where a program has several: one beside the other on the same device, with
+// events between them and memory that knows which of them still use it.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "device/device.h"
+#include "memory/caching_allocator.h"
+#include "memory/stream_allocators.h"
+
+namespace grainline {
+
+// Memory and events are touched by one thread at a time (the memory worker's); any thread may
+// submit to a stream.
+class RunStreams {
+ public:
+  // Stream 0 and its allocator are the run's own and outlive this.
+  RunStreams(Device& device, Stream& first, CachingAllocator& first_allocator, size_t streams,
+             size_t events);
+  ~RunStreams();
+
+  Stream& stream(size_t number) { return *streams_[number]; }
+  // Allocates, shares and frees as work of this stream does.
+  Allocator& allocator(size_t number) { return memory_->of(static_cast<int>(number)); }
+
+  // What was submitted to the stream so far comes before what follows a wait for the event.
+  Status send(size_t stream, size_t event);
+  Status wait(size_t stream, size_t event);
+
+  // Waits for all streams, whatever fails, then every freed block is home. The first failure.
+  Status synchronize();
+  // Waits for what was submitted; failures stay for synchronize.
+  void await();
+
+  // Of the allocators beside the first.
+  size_t held_bytes() const;
+  size_t trim(size_t kept_bytes);
+  AllocatorStatistics statistics() const;
+
+ private:
+  struct Side {
+    explicit Side(Device& device)
+        : stream(device.create_stream()),
+          allocator(device.memory(), *stream, {.poisons = device.is_checked()}) {}
+    std::unique_ptr<Stream> stream;
+    CachingAllocator allocator;
+  };
+
+  // Before the streams: commands name them.
+  std::vector<std::unique_ptr<Event>> events_;
+  std::vector<std::unique_ptr<Event>> looked_at_;  // by stream
+  std::vector<std::unique_ptr<Side>> sides_;
+  std::vector<Stream*> streams_;
+  std::optional<StreamAllocators> memory_;
+};
+
+}  // namespace grainline
