@@ -165,3 +165,17 @@ def test_facts_say_what_was_emitted():
     assert 0 < local.kernel.code_bytes < 65536
     short = Compiled(rows.softmax(symbol("M"), 7), PlannerOptions(mapping="local")).emitted.facts
     assert not short.full_packet_body and "load contiguous" not in short.accesses
+
+
+def test_rows_of_tiles_with_unit_axes_are_local():
+    p = ProgramBuilder("unit_axis")
+    r, u, n = p.root("r", symbol("M")), p.axis("u", 1), p.axis("n", symbol("N"))
+    x, y = (p.view(name, F32, (symbol("M"), 1, symbol("N")), access=a) for name, a in (("x", "read"), ("y", "write")))
+    t = p.load(x, (r, u, n))
+    e = p.exp(t - p.max(p.max(t, n), u))
+    p.store(y, (r, u, n), e / p.sum(e, n))
+    compiled = Compiled(p.finish())
+    assert compiled.plan.mapping.kind == "local"
+    for n in (1, 17, 66, 200):
+        data = [np.random.default_rng(n).normal(size=(5, 1, n)).astype(np.float32), np.zeros((5, 1, n), np.float32)]
+        check(p.finish(), data, {"M": 5, "N": n}, compiled=compiled)

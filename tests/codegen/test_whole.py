@@ -5,7 +5,7 @@ import pytest
 from harness import Compiled, check
 
 from grainline.base.dims import symbol
-from grainline.base.dtypes import BOOL, F32, I8, I32, I64
+from grainline.base.dtypes import BF16, BOOL, F16, F32, F64, I8, I32, I64
 from grainline.kernels import pointwise
 from grainline.plan.types import PlannerOptions
 from grainline.tile.build import ProgramBuilder, affine
@@ -169,7 +169,9 @@ def gelu_norm(n):
 
 def test_a_dear_value_before_a_reduction_is_kept_not_recomputed():
     short = Compiled(gelu_norm(1024), PlannerOptions(mapping="local"))  # never too long to keep
-    assert short.emitted.text.count(f"fdiv <{short.plan.mapping.lanes} x float>") == 1, "erf once per packet width"
+    assert short.emitted.text.count(f"call <{short.plan.mapping.lanes} x float> @llvm.copysign") == 1, (
+        "erf once per packet width"
+    )
     program = gelu_norm(N)
     compiled = Compiled(program, PlannerOptions(mapping="local"))
     for n in (1, 17, 66, 200):
@@ -217,3 +219,23 @@ def test_an_embedding_is_gathered_and_normalised_in_one_kernel(mapping):
             index = np.array([0, 3, 8, last], np.int64)
             arrays = [floats(9, n), index, np.zeros((4, n), np.float32)]
             check(program, arrays, {"M": 4, "N": n, "K": 9}, compiled=compiled, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [F64, F16, BF16, I32, I8], ids=str)
+@pytest.mark.parametrize("computed", [False, True])
+def test_products_without_a_form_of_their_own_are_sums_of_whole_programs(dtype, computed):
+    """Other types than f32, and a left operand that is computed: refused as products, computed all the same."""
+    p = ProgramBuilder("product")
+    i, j, k = p.root("i", M), p.root("j", N), p.axis("k", K)
+    a, b = p.view("a", dtype, (M, K)), p.view("b", dtype, (K, N))
+    left = p.load(a, (i, k))
+    left = left + left if computed else left
+    p.store(p.view("y", dtype, (M, N), access="write"), (i, j), p.mma(left, p.load(b, (k, j)), k))
+    program = p.finish()
+    compiled = Compiled(program)
+    assert compiled.plan.mapping.kind == "whole"
+    tolerance = {"f16": 2e-3, "bf16": 2e-2}.get(dtype.name, 1e-12)
+    for m, n, depth in ((1, 1, 1), (3, 17, 5), (7, 40, 33), (2, 3, 0)):
+        one, two = ((3 * floats(*shape, seed=depth)).astype(dtype.numpy) for shape in ((m, depth), (depth, n)))
+        data = [one, two, np.zeros((m, n), dtype.numpy)]
+        check(program, data, {"M": m, "N": n, "K": depth}, compiled=compiled, rtol=tolerance, atol=tolerance)

@@ -11,7 +11,7 @@ from grainline.base.dtypes import F32
 from grainline.plan.mma_chain import GROUP_STRIPS, Chain, describe_chain, refusal_of
 from grainline.plan.planner import plan
 from grainline.plan.target import Target
-from grainline.plan.types import PlanError
+from grainline.plan.types import MMA, WHOLE, PlanError, PlannerOptions
 from grainline.tile.build import ProgramBuilder, Value
 from grainline.tile.ir import TileProgram
 
@@ -68,8 +68,10 @@ def computed_values(x: Parts) -> TileProgram:
 def test_a_refusal_says_why(build: Callable[[Parts], TileProgram], reason: str) -> None:
     program = build(Parts())
     assert reason in (refusal_of(program) or "")
+    found = plan(program, TARGET)
+    assert {each.mapping.kind for each in found.variants} == {WHOLE} and reason in found.refusals[0].reason
     with pytest.raises(PlanError, match=reason):
-        plan(program, TARGET)
+        plan(program, TARGET, PlannerOptions(mapping=MMA))
 
 
 def test_weights_that_are_packed_ahead_are_not_chained() -> None:

@@ -16,7 +16,7 @@ from grainline.plan.mma import MmaRefusal, Product, describe, range_panels
 from grainline.plan.panels import PANEL, pack_panels
 from grainline.plan.planner import plan
 from grainline.plan.target import Target
-from grainline.plan.types import Plan, PlanError
+from grainline.plan.types import MMA, WHOLE, Plan, PlanError, PlannerOptions
 from grainline.tile.build import ProgramBuilder, Value
 from grainline.tile.ir import Axis, TileProgram
 
@@ -88,8 +88,16 @@ def test_a_refusal_says_why(build: Callable[[Parts], TileProgram], words: str) -
     refusal = describe(program)
     assert isinstance(refusal, MmaRefusal)
     assert words in refusal.reason
+    if build is narrow_panels:  # nothing else reads packed operands
+        with pytest.raises(PlanError, match=r"no legal mapping.*panels of 8.*; .*layout panels"):
+            plan(program, TARGET)
+        return
+    found = plan(program, TARGET)
+    assert {each.mapping.kind for each in found.variants} == {WHOLE}
+    assert found.refusals[0].mapping == MMA
+    assert build is two_products or words in found.refusals[0].reason  # two are refused as a chain
     with pytest.raises(PlanError, match="no legal mapping"):
-        plan(program, TARGET)
+        plan(program, TARGET, PlannerOptions(mapping=MMA))
 
 
 def product_of(

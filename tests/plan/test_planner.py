@@ -118,3 +118,18 @@ print("llvmlite.binding" in sys.modules)
         for _ in range(2)
     ]
     assert [r.stdout.strip() for r in runs] == ["True", "False"], runs[-1].stderr
+
+
+def product():
+    p = ProgramBuilder("product")
+    m, n, k = p.root("m", M), p.axis("n", N), p.axis("k", 64)
+    a, b = p.view("a", F32, (M, 64)), p.view("b", F32, (64, N))
+    p.store(p.view("y", F32, (M, N), access="write"), (m, n), p.mma(p.load(a, (m, k)), p.load(b, (k, n)), k))
+    return p.finish()
+
+
+@pytest.mark.parametrize("width", [3, -1, 128])
+@pytest.mark.parametrize("program", [rows.softmax(8, 8), product()], ids=["rows", "product"])
+def test_a_packet_width_that_no_code_has_is_an_error(program, width):
+    with pytest.raises(PlanError, match=f"packet width: expected a power of two up to 64, found {width}"):
+        plan(program, host_target(), PlannerOptions(packet_width=width))

@@ -4,15 +4,34 @@ import numpy as np
 import pytest
 
 from grainline.base.dims import evaluate, symbol
-from grainline.base.dtypes import F32
+from grainline.base.dtypes import F32, I64
 from grainline.kernels import pointwise, rows
+from grainline.tile.access import tile_axes
 from grainline.tile.build import ProgramBuilder
 from grainline.tile.interp import interpret
 from grainline.tile.passes import PASSES, simplify
 from grainline.tile.verify import verify
 
 M, N = symbol("M"), symbol("N")
+
+
+def unit_rows(use_init=False):
+    """Tiles (1, n, 1): y = x / sum over all three, + the coordinates of the two short ones, + sum over one of them."""
+    p = ProgramBuilder("unit_rows")
+    r, u, n, v = p.root("r", M), p.axis("u", 1), p.axis("n", N), p.axis("v", 1)
+    x, y = p.view("x", F32, (M, 1, N, 1)), p.view("y", F32, (M, 1, N, 1), access="write")
+    t = p.load(x, (r, u, n, v))
+    total = t
+    for axis in (v, n, u):
+        total = p.reduce("add", total, axis, 2.0 if use_init else None)
+    one = p.splat(p.const(1.0, F32), (u, v))
+    p.store(y, (r, u, n, v), t / total + p.cast(p.coord(u) + p.coord(v), F32) + p.max(t, u) * one)
+    return p.finish()
+
+
 PROGRAMS = [
+    unit_rows(),
+    unit_rows(use_init=True),
     rows.softmax(M, N),
     rows.layer_norm(M, 6),
     rows.mean_pool(M, N, 4),
@@ -86,3 +105,19 @@ def test_a_load_after_a_store_is_not_merged():
     p.store(x, (i,), first + 1.0)
     p.store(y, (i,), first + p.load(x, (i,)))
     assert sum(o.op == "load" for o in simplify(p.finish()).body) == 2
+
+
+def test_tile_axes_of_one_element_disappear():
+    after = simplify(unit_rows())
+    assert [axis.label for axis in tile_axes(after)] == ["n"]
+    assert [o.axis.label for o in after.body if o.op == "reduce"] == ["n"]
+    assert [axis.label for axis in tile_axes(simplify(unit_rows(use_init=True)))] != ["n"], "the initial value counts"
+
+
+def test_an_axis_of_one_element_that_is_indexed_freely_stays():
+    p = ProgramBuilder("gathered")
+    r, u = p.root("r", M), p.axis("u", 1)
+    x, y = p.view("x", F32, (M, 1)), p.view("y", F32, (M, 1), access="write")
+    t = p.load(x, (r, u))
+    p.store(y, (r, u), p.gather(t, u, p.cast(t, I64), 7.0))
+    assert len(tile_axes(simplify(p.finish()))) == 1

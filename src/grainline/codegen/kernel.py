@@ -120,7 +120,8 @@ def _emit_rows(plan: Plan, f: FunctionText, ev: Evaluator, schedule: RowSchedule
     mapping = plan.mapping
     ev.enter()
     roots = mapping.order or plan.program.roots
-    streams = RowStreams(ev, schedule, mapping.lanes, roots)
+    is_led = schedule.has_lead(plan.switches)
+    streams = RowStreams(ev, schedule, mapping.lanes, roots, is_led)
     body = RowBody(ev, schedule, mapping.width, mapping.unroll, "%scratch", streams)
     body.prepare()
     extents = [ev.arguments.extent(axis.extent) for axis in roots]
@@ -146,7 +147,7 @@ def _emit_rows(plan: Plan, f: FunctionText, ev: Evaluator, schedule: RowSchedule
         body.emit(led, outside if follow is not None else None)
         ev.leave()
 
-    if schedule.has_lead(plan.switches):
+    if is_led:
         for_each_led(f, first, last, extents, lead, one)
     else:
         for_each(f, first, last, extents, one)

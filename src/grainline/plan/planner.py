@@ -12,18 +12,21 @@ from grainline.plan.legal import packet_shape
 from grainline.plan.machine import Machine, machine_of
 from grainline.plan.policy import ExecutionTarget
 from grainline.plan.row_workspace import row_workspace
-from grainline.plan.search import Search, search
+from grainline.plan.search import Search, check_packet_width, search
 from grainline.plan.signature import signature_of
 from grainline.plan.switches import Switches
 from grainline.plan.target import Target
 from grainline.plan.types import (
     DEFAULT_OPTIONS,
     LOCAL,
+    MMA,
     WHOLE,
     Mapping,
     Plan,
+    PlanError,
     PlannerOptions,
     PlanResult,
+    Refusal,
     ScoredCandidate,
 )
 from grainline.plan.whole_schedule import schedule_whole
@@ -53,11 +56,17 @@ def plan(
     the search plans for, by default all of the target with awake pool threads. `machine`: whose prices, by default
     those of `machine_of(target)`.
     """
+    check_packet_width(options.packet_width or target.packet_width)
     if any(o.op == "mma" for o in program.operations()) and options.mapping != WHOLE:
         from grainline.plan.mma_chain import plan_products
 
-        found = plan_products(program, target, options, machine or machine_of(target))
-        return replace(found, variants=tuple(replace(each, math=options.math) for each in found.variants))
+        try:
+            products = plan_products(program, target, options, machine or machine_of(target))
+        except PlanError as refusal:
+            if options.mapping:
+                raise
+            return _without_products(program, target, options, extents, execution, machine, str(refusal))
+        return replace(products, variants=tuple(replace(each, math=options.math) for each in products.variants))
     program = simplify(program)
     execution = execution or execution_target(program, target, options)
     machine = machine or machine_of(target)
@@ -67,6 +76,23 @@ def plan(
     kept = (found.best, *_other_variants(program, machine, found, options))
     variants = tuple(_plan(program, target, options, machine, each, reason) for each in kept)
     return PlanResult(variants, found.candidates, found.refusals, reason, found.best)
+
+
+def _without_products(
+    program: TileProgram,
+    target: Target,
+    options: PlannerOptions,
+    extents: Table[str, int] | None,
+    execution: ExecutionTarget | None,
+    machine: Machine | None,
+    refusal: str,
+) -> PlanResult:
+    """What is left for products that have no form of their own: whole programs, each sum in its lane."""
+    try:
+        found = plan(program, target, replace(options, mapping=WHOLE), extents, execution, machine)
+    except PlanError as error:
+        raise PlanError(f"{refusal}; {error}") from error
+    return replace(found, refusals=(Refusal(MMA, refusal), *found.refusals))
 
 
 def execution_target(program: TileProgram, target: Target, options: PlannerOptions) -> ExecutionTarget:

@@ -90,9 +90,7 @@ def pick(candidates: list[ScoredCandidate], tie: float) -> ScoredCandidate:
 
 def check_scalars(target: ExecutionTarget, options: PlannerOptions) -> None:
     """The numbers that mean nothing whatever the program is."""
-    width = target.packet_width
-    if not (1 <= width <= MAX_PACKET_WIDTH and width & (width - 1) == 0):
-        raise PlanError(f"packet width: expected a power of two up to {MAX_PACKET_WIDTH}, found {width}")
+    check_packet_width(target.packet_width)
     for name, value in (("worker count", target.worker_count), ("chunks per worker", target.task_chunks_per_worker)):
         if value < 1:
             raise PlanError(f"{name}: expected at least 1, found {value}")
@@ -104,6 +102,11 @@ def check_scalars(target: ExecutionTarget, options: PlannerOptions) -> None:
         value = getattr(options, name)
         if value < 0:
             raise PlanError(f"{name}: expected 0 or more, found {value}")
+
+
+def check_packet_width(width: int) -> None:
+    if not (1 <= width <= MAX_PACKET_WIDTH and width & (width - 1) == 0):
+        raise PlanError(f"packet width: expected a power of two up to {MAX_PACKET_WIDTH}, found {width}")
 
 
 def admitted(
