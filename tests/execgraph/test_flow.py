@@ -12,7 +12,7 @@ pytest.importorskip("grainline._native", reason="the native core is not built")
 
 from grainline.base.dims import symbol
 from grainline.base.dtypes import BOOL, I64
-from grainline.base.errors import KernelError
+from grainline.base.errors import EndOfSequence, KernelError
 from grainline.execgraph.builder import GraphBuilder
 from grainline.execgraph.flow import Loop, Switch
 from grainline.execgraph.interp import interpret
@@ -119,3 +119,33 @@ def test_a_guard_of_a_branch_holds_in_that_branch_alone() -> None:
 def test_a_carried_shape_changes_with_every_turn(trips: int) -> None:
     x, turns = np.arange(1, 4), max(trips, 0)
     check(doubling(), {"x": x, "trips": np.array(trips)}, [np.tile(x, 2**turns), np.ones(turns, int)])
+
+
+@pytest.mark.parametrize("options", KINDS, ids=str)
+def test_a_fault_at_any_node_of_a_body_ends_the_run_and_the_next_is_right(options: dict[str, Any]) -> None:
+    """In the first turn or a later one; nothing of the turns before stays behind."""
+    executor = loaded(doubling(), **options)
+    x = np.arange(1, 4)
+    feeds = {"x": x, "trips": np.array(3)}
+    expected = executor.run(feeds)
+    for number, (_, kernel, _) in enumerate(executor._native.nodes()):
+        executor._native.override_node_for_test(number, ("kernel_failed", "end_of_sequence")[number % 2])
+        with pytest.raises((KernelError, EndOfSequence)[number % 2]):
+            executor.run(feeds)
+        executor._native.override_node_for_test(number, "")
+        for found, wanted in zip(executor.run(feeds), expected, strict=True):
+            np.testing.assert_array_equal(found, wanted, err_msg=f"behind a fault of {kernel}")
+    executor.trim()
+    assert executor.statistics()["held_bytes"] == 0, "a failed run keeps blocks"
+
+
+def test_edges_that_cross_a_border_are_found() -> None:
+    """Every check can fail: an edge from outside into a turn would be notified once and waited for in every turn."""
+    graph = doubling()
+    outside = next(node for node in graph.main if node.kernel == "EmptySlot")
+    inside = next(node for node in graph.main if node.kernel == "GrowMemory")
+    crossing = replace(inside, controls=(*inside.controls, outside.id))
+    broken = replace(graph, main=tuple(crossing if node is inside else node for node in graph.main))
+    assert any("of another frame" in problem for problem in verify(broken))
+    homeless = replace(graph, frames=())
+    assert any("has no frame" in problem for problem in verify(homeless))

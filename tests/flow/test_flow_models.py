@@ -171,6 +171,70 @@ def test_scan_over_nothing_gives_its_first_state() -> None:
     assert last.tolist() == [1, 1, 1] and every.shape == (0, 3)
 
 
+def test_scan_over_inputs_of_unknown_rank() -> None:
+    body = helper.make_graph([node("Add", ["s", "p"], ["s2"]), node("Mul", ["p", "q"], ["o"])], "body",
+                             [info("s"), info("p"), info("q")], [info("s2"), info("o")])  # fmt: skip
+    scan = node("Scan", ["first", "x", "y"], ["last", "all"], body=body, num_scan_inputs=2)
+    feeds = {"first": np.zeros(3, F), "x": np.arange(6, dtype=F).reshape(2, 3), "y": np.ones((2, 3), F)}
+    for open_ones in (["x"], ["x", "y"]):
+        built = model([scan], feeds, ["last", "all"])
+        for given in built.graph.input:
+            if given.name in open_ones:
+                given.CopyFrom(info(given.name, FLOAT, None))
+        last, every = run(built, feeds)
+        assert last.tolist() == [3, 5, 7] and every.tolist() == feeds["x"].tolist()
+        compiled = grainline.load(built.SerializeToString(), cache=False)
+        with pytest.raises(KernelError, match="lengths"):
+            compiled.run({**feeds, "y": np.ones((3, 3), F)})
+
+
+def test_results_that_nobody_uses_are_left_out() -> None:
+    body = loop_body(
+        [GO_ON, node("Add", ["a", "one"], ["b"])], [info("a"), info("z")], [info("b"), info("z"), info("b"), info("b")]
+    )
+    loop = node("Loop", ["t", "", "x", "x"], ["", "", "", "all"], body=body)
+    feeds = {"x": np.zeros(2, F), "t": np.array(3)}
+    (every,) = run(model([loop], feeds, ["all"], {"one": np.array(1, F)}), feeds)
+    assert every.tolist() == [[1, 1], [2, 2], [3, 3]]
+
+
+def test_a_body_sees_its_own_initialisers_and_functions() -> None:
+    body = loop_body(
+        [GO_ON, node("Twice", ["a"], ["c"], domain="own"), node("Add", ["c", "w"], ["b"])], [info("a")], [info("b")]
+    )
+    body.initializer.append(helper.make_tensor("w", FLOAT, [2], [1, 2]))
+    feeds = {"x": np.ones(2, F), "t": np.array(3)}
+    built = model([node("Loop", ["t", "", "x"], ["y"], body=body)], feeds, ["y"], symbolic=False)
+    twice = helper.make_function(
+        "own", "Twice", ["p"], ["q"], [node("Add", ["p", "p"], ["q"])], [helper.make_opsetid("", 17)]
+    )
+    built.functions.append(twice)
+    built.opset_import.append(helper.make_opsetid("own", 1))
+    (y,) = run(built, feeds)
+    assert y.tolist() == [8 + 7, 8 + 14]
+
+
+def test_loops_inside_of_loops_keep_their_own_numbers() -> None:
+    """Sums i * 10 + j over both loops."""
+    inner = helper.make_graph(
+        [node("Identity", ["go2"], ["on2"]), node("Mul", ["i", "ten"], ["i10"]), node("Add", ["i10", "j"], ["k"]), node("Add", ["s", "k"], ["s2"])],
+        "inner", [info("j", INT64, []), info("go2", BOOL, []), info("s", INT64, [])], [info("on2", BOOL, []), info("s2", INT64, []), info("k", INT64, [])],
+    )  # fmt: skip
+    body = loop_body(
+        [GO_ON, node("Loop", ["i", "", "a"], ["b", "ks"], body=inner)], [info("a", INT64, [])], [info("b", INT64, [])]
+    )
+    feeds = {"t": np.array(5)}
+    built = model(
+        [node("Loop", ["t", "", "zero"], ["sum"], body=body)],
+        feeds,
+        ["sum"],
+        {"zero": np.array(0), "ten": np.array(10)},
+    )
+    for trips in (5, 0, 1, 3):
+        (found,) = run(built, {"t": np.array(trips)})
+        assert found == sum(10 * i + j for i in range(trips) for j in range(i))
+
+
 # ---- ends --------------------------------------------------------------------------------------------------------
 
 

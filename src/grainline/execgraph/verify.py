@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from grainline.base import dims
-from grainline.execgraph.frames import lifted
+from grainline.execgraph.frames import lifted, path
 from grainline.execgraph.gate import unproven
 from grainline.execgraph.ir import RELEASE_INDEX, ExecuteGraph, ExecuteNode, Extent
 from grainline.execgraph.order import execution_order, predecessors
-from grainline.execgraph.registry import KERNELS, LAUNCH, SLOT_KINDS, KernelType, Kinds
+from grainline.execgraph.registry import KERNELS, LAUNCH, SLOT_KINDS, KernelType, Kinds, Traits
 
 
 def verify(graph: ExecuteGraph) -> list[str]:
-    """Every violation found, one sentence each; empty = valid."""
-    return [problem for check in CHECKS for problem in check(graph)]
+    """Every violation found, one sentence each; empty = valid. A graph whose nodes lack their frames means nothing: no
+    more is said of it."""
+    return list(_owners(graph)) or [problem for check in CHECKS for problem in check(graph)]
 
 
 def require_valid(graph: ExecuteGraph) -> ExecuteGraph:
@@ -112,18 +113,27 @@ def _edges(graph: ExecuteGraph) -> Iterator[str]:
                 yield str(problem)
 
 
-def _frames(graph: ExecuteGraph) -> Iterator[str]:
-    """Every owner but 0 has a frame inside a known one; an edge that crosses its border is one of the frame itself, and
-    whoever crosses by data is waited for by the entry."""
+def _owners(graph: ExecuteGraph) -> Iterator[str]:
+    """Where there are sub-graphs, every owner but 0 has a frame, which lies in another or in the graph itself."""
     frames = {frame.owner: frame for frame in graph.frames}
+    controlled = any(Traits.CONTROL in KERNELS[node.kernel].traits for node in graph.main if node.kernel in KERNELS)
+    for node in graph.main if controlled else ():
+        if node.owner and node.owner not in frames:
+            yield f"node {node.id} ({node.kernel}) belongs to graph {node.owner}, which has no frame"
+    for frame in graph.frames:
+        if path(frames, frame.owner)[-1] != 0:
+            yield f"frame {frame.owner} lies in the unknown frame {frame.parent}"
+
+
+def _frames(graph: ExecuteGraph) -> Iterator[str]:
+    """An edge that crosses the border of a frame is one of the frame itself, and whoever crosses by data is waited for
+    by the entry."""
     nodes = {node.id: node for node in graph.main}
-    if not frames:
+    if not graph.frames:
         return
     producer = {slot: node for node in graph.main for slot in node.outputs}
     order = Order(graph)
     for frame in graph.frames:
-        if frame.parent and frame.parent not in frames:
-            yield f"frame {frame.owner} lies in the unknown frame {frame.parent}"
         if frame.entry not in nodes or frame.exit not in nodes:
             yield f"frame {frame.owner} has an entry or an exit that does not exist"
     for node in graph.main:

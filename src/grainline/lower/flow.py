@@ -298,7 +298,7 @@ class _LoopLowering:
         body = _child(outer, self.node, "body")
         sources = {each.formal.name: self._source(each) for each in plan.slices}
         limit = self._limit()
-        trips = ABSENT if plan.trips is None else _scalar(outer, plan.trips, "the trip count of Loop", self.name)
+        trips = self._trips()
         pieces = [self._piece(each) for each in plan.collected]
         dims = [self._carried_extents(each) for each in plan.carried]
         carried = [self._begin(each) for each in plan.carried]
@@ -341,6 +341,20 @@ class _LoopLowering:
             return lengths[0]
         constant = None if self.plan.trips is None else self.outer.graph.constants.get(self.plan.trips.name)
         return NO_LIMIT if constant is None else int(constant.load().reshape(-1)[0])
+
+    def _trips(self) -> int:
+        """A slot with the number of turns, where the run alone knows it."""
+        if self.plan.trips is not None:
+            return _scalar(self.outer, self.plan.trips, "the trip count of Loop", self.name)
+        unknown = [each for each in self.plan.slices if each.source.shape is None]
+        if not unknown:
+            return ABSENT
+        arguments = [self.outer.dense_slot(each.source) for each in unknown]
+        if len(unknown) < len(self.plan.slices):
+            arguments.append(self.builder.memory(I64, (1,), 8, "length"))
+            self.builder.extents_tensor(arguments[-1], [self._limit()], compute_node=self.name)
+        lengths = _Length(tuple(each.axis for each in unknown))
+        return self.builder.host_call("Shape", lengths, arguments, [Result(I64, None, "length")], self.name)[0]
 
     def _piece(self, each: _Collected) -> Shape | None:
         """The shape of what one turn gives, with extents that hold outside of the body."""
@@ -551,6 +565,20 @@ class _One:
         if value is None or np.size(value) != 1:
             raise KernelError(f"{self.what} is not one element", found=list(np.shape(value)))
         return (np.asarray(value).reshape(()),)
+
+
+@dataclass(frozen=True)
+class _Length:
+    """The extent of every array along its axis; one array more holds what it must be."""
+
+    axes: tuple[int, ...]
+
+    def __call__(self, *arrays: Any) -> tuple[Any]:
+        found = {array.shape[axis] for array, axis in zip(arrays, self.axes, strict=False)}
+        found.update(int(array[0]) for array in arrays[len(self.axes) :])
+        if len(found) != 1:
+            raise KernelError("scanned inputs have different lengths", found=sorted(found))
+        return (np.array(found.pop(), np.int64),)
 
 
 @dataclass(frozen=True)
