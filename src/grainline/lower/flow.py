@@ -12,18 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
-
-import numpy as np
+from typing import Protocol
 
 from grainline.base.dims import Expr, maximum, product, symbol, symbols
 from grainline.base.dtypes import BOOL, I64
-from grainline.base.errors import KernelError
 from grainline.execgraph.builder import ABSENT, GraphBuilder, Result
 from grainline.execgraph.flow import NO_LIMIT, Loop, Switch
 from grainline.graph.ir import Graph, Node, Shape, Value
 from grainline.lower import layout as lay
 from grainline.lower.access import Place
+from grainline.lower.flow_calls import Length, OneElement, Stack, Take, always_true, append, nothing, same
 
 Extent = int | Expr
 
@@ -96,7 +94,7 @@ def _copied(lowering: Lowering, value: Value, is_memory: bool, node: str) -> int
     """A new slot that holds the value alone."""
     if not is_memory:
         result = Result(value.dtype, None, value.name)
-        return lowering.builder.host_call("Identity", _same, [lowering.dense_slot(value)], [result], node)[0]
+        return lowering.builder.host_call("Identity", same, [lowering.dense_slot(value)], [result], node)[0]
     place = lowering.new_memory(value)
     lowering.store(value, place)
     return place.slot
@@ -115,7 +113,9 @@ def _scalar(lowering: Lowering, value: Value, what: str, node: str) -> int:
     """A slot whose first element is the only one of `value`."""
     if value.shape is None:
         slot = lowering.dense_slot(value)
-        return lowering.builder.host_call("Identity", _One(what), [slot], [Result(value.dtype, None, what)], node)[0]
+        return lowering.builder.host_call(
+            "Identity", OneElement(what), [slot], [Result(value.dtype, None, what)], node
+        )[0]
     if product(value.shape) != 1:
         lowering.builder.guard(product(value.shape), 1, f"{what} is not one element", node)
     return lowering.dense_slot(value)
@@ -353,7 +353,7 @@ class _LoopLowering:
         if len(unknown) < len(self.plan.slices):
             arguments.append(self.builder.memory(I64, (1,), 8, "length"))
             self.builder.extents_tensor(arguments[-1], [self._limit()], compute_node=self.name)
-        lengths = _Length(tuple(each.axis for each in unknown))
+        lengths = Length(tuple(each.axis for each in unknown))
         return self.builder.host_call("Shape", lengths, arguments, [Result(I64, None, "length")], self.name)[0]
 
     def _piece(self, each: _Collected) -> Shape | None:
@@ -382,7 +382,7 @@ class _LoopLowering:
         if plan.next_condition is None and plan.first_condition is None:
             return ABSENT
         if plan.first_condition is None:
-            first = builder.weight("true", BOOL, (), _truth)
+            first = builder.weight("true", BOOL, (), always_true)
         else:
             first = _scalar(self.outer, plan.first_condition, "the condition of Loop", self.name)
         slot = builder.empty_slot("memory", BOOL, (), "condition")
@@ -398,7 +398,7 @@ class _LoopLowering:
     def _collector(self, each: _Collected) -> int:
         slot = _slot_for(self.builder, each.result, None, each.output.name)
         if not _is_memory(each.result):
-            (empty,) = self.builder.host_call("SequenceEmpty", _nothing, [], [Result(None, None, "")], self.name)
+            (empty,) = self.builder.host_call("SequenceEmpty", nothing, [], [Result(None, None, "")], self.name)
             self.builder.move(empty, slot, self.name)
         return slot
 
@@ -409,7 +409,7 @@ class _LoopLowering:
         plan, builder = self.plan, self.builder
         by_host = [each for each in plan.slices if sources[each.formal.name] is None]
         if plan.truth is not None and plan.truth.name in read:
-            _give(body, plan.truth, builder.weight("true", BOOL, (), _truth))
+            _give(body, plan.truth, builder.weight("true", BOOL, (), always_true))
         number = ABSENT
         if by_host or (plan.turn is not None and plan.turn.name in read):
             number = builder.memory(I64, (), 8, "turn")
@@ -422,7 +422,7 @@ class _LoopLowering:
                 body.put_place(each.formal, _sliced(place, each, self.turn))
                 continue
             source = self.outer.dense_slot(each.source)
-            take = _Take(each.axis, each.is_backward)
+            take = Take(each.axis, each.is_backward)
             result = Result(each.formal.dtype, each.formal.shape, each.formal.name)
             body.put_object(each.formal, builder.host_call("Gather", take, [source, number], [result], self.name)[0])
 
@@ -464,7 +464,7 @@ class _LoopLowering:
         builder = self.builder
         if not _is_memory(each.result):
             arguments = [slot, body.dense_slot(each.result)]
-            moves.append((builder.host_call("SequenceInsert", _append, arguments, [Result(None, None, "")])[0], slot))
+            moves.append((builder.host_call("SequenceInsert", append, arguments, [Result(None, None, "")])[0], slot))
             return
         shape = each.result.shape or ()
         size = product(shape)
@@ -503,7 +503,7 @@ class _LoopLowering:
     def _give_collected(self, each: _Collected, slot: int) -> None:
         builder, output = self.builder, each.output
         if not _is_memory(output):
-            stack = _Stack(each.axis, each.is_backward, output.dtype.numpy, each.empty)
+            stack = Stack(each.axis, each.is_backward, output.dtype.numpy, each.empty)
             results = [Result(output.dtype, None, output.name)]
             self.outer.put_object(output, builder.host_call("ConcatFromSequence", stack, [slot], results, self.name)[0])
             return
@@ -536,73 +536,3 @@ def _sliced(place: Place, each: _Slice, turn: Expr) -> Place:
     layout = lay.slice_(place.layout, starts, (1,) * len(shape), ends)
     assert layout is not None, "the axis has one stride"
     return Place(place.slot, place.dtype, lay.Layout(layout.axes[:axis] + layout.axes[axis + 1 :], layout.offset))
-
-
-# ---- host calls --------------------------------------------------------------------------------------------------
-
-
-def _same(value: Any) -> tuple[Any]:
-    return (value.copy() if isinstance(value, np.ndarray) else value,)
-
-
-def _nothing() -> tuple[list[Any]]:
-    return ([],)
-
-
-def _append(items: list[Any], item: Any) -> tuple[list[Any]]:
-    return ([*items, item],)
-
-
-def _truth() -> np.ndarray[Any, Any]:
-    return np.array(True)
-
-
-@dataclass(frozen=True)
-class _One:
-    what: str
-
-    def __call__(self, value: Any) -> tuple[Any]:
-        if value is None or np.size(value) != 1:
-            raise KernelError(f"{self.what} is not one element", found=list(np.shape(value)))
-        return (np.asarray(value).reshape(()),)
-
-
-@dataclass(frozen=True)
-class _Length:
-    """The extent of every array along its axis; one array more holds what it must be."""
-
-    axes: tuple[int, ...]
-
-    def __call__(self, *arrays: Any) -> tuple[Any]:
-        found = {array.shape[axis] for array, axis in zip(arrays, self.axes, strict=False)}
-        found.update(int(array[0]) for array in arrays[len(self.axes) :])
-        if len(found) != 1:
-            raise KernelError("scanned inputs have different lengths", found=sorted(found))
-        return (np.array(found.pop(), np.int64),)
-
-
-@dataclass(frozen=True)
-class _Take:
-    axis: int
-    is_backward: bool
-
-    def __call__(self, source: Any, turn: Any) -> tuple[Any]:
-        last = source.shape[self.axis] - 1
-        return (np.take(source, last - int(turn) if self.is_backward else int(turn), axis=self.axis),)
-
-
-@dataclass(frozen=True)
-class _Stack:
-    axis: int
-    is_backward: bool
-    dtype: np.dtype[Any]
-    empty: tuple[int, ...]
-
-    def __call__(self, items: list[Any]) -> tuple[Any]:
-        if len({np.shape(item) for item in items}) > 1:
-            raise KernelError("what the turns of a loop collect has different shapes")
-        if items:
-            return (np.stack(items[::-1] if self.is_backward else items, axis=self.axis),)
-        shape = list(self.empty)
-        shape.insert(self.axis % (len(shape) + 1), 0)
-        return (np.zeros(shape, self.dtype),)
