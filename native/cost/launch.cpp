@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <cmath>
 #include <cstddef>
 
 namespace grainline {
@@ -21,6 +22,10 @@ double memory_ps(double bytes, int homes, const MachineCosts& c) {
   const double near = std::max(beyond_nearest - beyond_private, 0.0);
   const double shared = std::max(beyond_private - beyond_shared, 0.0);
   return near * c.private_byte_ps + shared * c.shared_byte_ps + beyond_shared * c.memory_byte_ps;
+}
+
+double overlapped(double work, double memory) {
+  return memory > 0 ? std::sqrt(work * work + memory * memory) : work;
 }
 
 // When `tasks` tasks that take `each`, and then one that takes `last`, are done by a caller that
@@ -81,7 +86,7 @@ double launch_time(const LaunchWork& w, int64_t grain, int homes, bool is_hot,
   const auto own = static_cast<double>(w.task_ps);
   const int64_t tasks = grain >= blocks ? 1 : ceil_div(blocks, grain);
   homes = static_cast<int>(std::max<int64_t>(std::min<int64_t>(homes, tasks), 1));
-  const double work = static_cast<double>(w.work_ps) + memory_ps(bytes, homes, c);
+  const double work = overlapped(static_cast<double>(w.work_ps), memory_ps(bytes, homes, c));
   if (homes <= 1) return work + own;
 
   const double per_block = work * (1 + c.crowd) / static_cast<double>(blocks);
@@ -94,7 +99,29 @@ double launch_time(const LaunchWork& w, int64_t grain, int homes, bool is_hot,
   const double delay = is_hot ? c.hot_delay_ps : c.parked_delay_ps + levels * c.home_delay_ps;
   const double cores = finish(blocks / grain, each, last, homes - 1, std::max(delay - paid, 0.0));
   const double bus = std::max(bytes - c.shared_bytes, 0.0) * c.bus_byte_ps;
-  return paid + std::max(cores, bus) + each * c.slack;
+  return paid + std::max(cores, bus);
+}
+
+LaunchTerms launch_terms(const LaunchWork& w, double blocks_ps, int64_t grain, int homes,
+                         bool is_hot, const MachineCosts& c) {
+  const int64_t blocks = std::max<int64_t>(w.blocks, 1);
+  const int64_t tasks = grain >= blocks ? 1 : ceil_div(blocks, grain);
+  const int64_t active = std::max<int64_t>(std::min<int64_t>(homes, tasks), 1);
+  const auto share = static_cast<double>(active);
+  const auto work = static_cast<double>(w.work_ps);
+  LaunchTerms t{};
+  t.time_ps = launch_time(w, grain, homes, is_hot, c);
+  t.arithmetic_ps = (work - blocks_ps) / share;
+  t.blocks_ps = blocks_ps / share;
+  const double memory = memory_ps(static_cast<double>(w.traffic_bytes), 1, c);
+  t.memory_ps = (overlapped(work, memory) - work) / share;
+  if (active > 1) {
+    t.tasks_ps = static_cast<double>(ceil_div(tasks, active)) * c.task_ps;
+    t.paid_ps = is_hot ? c.hot_paid_ps : c.parked_paid_ps;
+  }
+  const double known = work / share + t.memory_ps + t.tasks_ps + t.paid_ps;
+  t.lost_ps = std::max(t.time_ps - known, 0.0);
+  return t;
 }
 
 LaunchChoice choose_launch(const LaunchWork& work, int homes_allowed, bool is_hot,

@@ -3,15 +3,19 @@
 //
 // The model: a launch is cut into tasks of G blocks. The caller begins at once, every other home
 // after a delay, and whoever is free takes the next task; the launch ends when all are done. A task
-// costs something of its own, memory beyond the caches is shared by all homes, and a part of a task
-// is added as slack: homes are never equally fast, and what static balance promises is no proof.
+// costs something of its own, and memory beyond the caches is shared by all homes. Arithmetic and
+// memory overlap: the square of the work's time is the sum of the squares of both.
+//
+// Homes are never equally fast, and what static balance promises is no proof. So of predictions
+// that are as good as the same the safest is chosen: fewest homes, then the smallest tasks, which
+// leave least to wait for.
 #pragma once
 
 #include <cstdint>
 
 namespace grainline {
 
-// What one launch asks for. work_ps: on one core with everything in its first cache.
+// What one launch asks for. work_ps: arithmetic, on one core with everything in its first cache.
 struct LaunchWork {
   int64_t work_ps = 0;
   int64_t traffic_bytes = 0;  // distinct bytes that it reads and writes
@@ -34,9 +38,8 @@ struct MachineCosts {
   double shared_byte_ps = 6.5;      // beyond the core's own
   double memory_byte_ps = 48;       // beyond all
   double bus_byte_ps = 29;          // a byte of memory, all cores together
-  double crowd = 0;    // of the work: how much slower each home is when others work too
-  double slack = 0.3;  // of one task, when several homes work
-  double tie = 0.02;   // predictions this close are the same
+  double crowd = 0;   // of the work: how much slower each home is when others work too
+  double tie = 0.02;  // predictions this close are the same
 
   bool operator==(const MachineCosts&) const = default;
 };
@@ -55,6 +58,15 @@ struct LaunchChoice {
 // grain >= 1, homes >= 1. One task or one home is an inline call.
 double launch_time(const LaunchWork& work, int64_t grain, int homes, bool is_hot,
                    const MachineCosts& costs);
+
+// Where the time of a launch goes, on the home that ends last: the objective of a planner's
+// candidate. blocks_ps of work_ps are what starting blocks takes. The terms sum to time_ps, but for
+// the rounding, and but for what memory shared by all homes saves.
+struct LaunchTerms {
+  double arithmetic_ps, memory_ps, blocks_ps, lost_ps, tasks_ps, paid_ps, time_ps;
+};
+LaunchTerms launch_terms(const LaunchWork& work, double blocks_ps, int64_t grain, int homes,
+                         bool is_hot, const MachineCosts& costs);
 
 // The choice that ends first among the whole range and 1, 2, 4 ... 64 equal tasks a home. Of those
 // within `tie` of it the safest: fewest homes, then smallest tasks.

@@ -2,7 +2,7 @@
 
 Prices come from timing the fixed `fitting_set` at the native entry and solving for nonnegative prices that minimise the
 sum of squared relative errors of the fastest turns, for others only add to them; a weak pull towards the shipped prices
-settles what the samples leave open. Memory comes from one copy at sizes that fit each cache, the pool from kernels of
+settles what the samples leave open. Memory comes from copies at sizes that fit each cache, the pool from kernels of
 known length dispatched to two homes.
 """
 
@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -20,8 +21,9 @@ import numpy as np
 
 from grainline import _native
 from grainline.base.dims import evaluate
-from grainline.evidence.fitting_set import Sample, busy_rows, fitting_set, matrix_product, pointwise
-from grainline.evidence.realise import Realisation, aligned, realise
+from grainline.evidence.fitting_set import Sample, busy_rows, fitting_set, matrix_product, pointwise, row_program
+from grainline.evidence.operators import aligned
+from grainline.evidence.realise import Realisation, realise
 from grainline.plan.cost import launch_items, traffic_bytes
 from grainline.plan.machine import Machine, shipped_machine
 from grainline.plan.planner import plan
@@ -31,10 +33,18 @@ from grainline.tile.build import Value
 
 ROUNDS = 5
 TURN_NS = 400_000  # shortest batch that is timed
-NEAR = "near"  # a byte beyond the first cache; fitted with the prices
+RAGGED = 331  # elements of a row that is no whole number of cache lines
 PULL = 1e-3  # weight of the shipped prices beside one sample
 SWEEPS = 2000
 PRODUCT = (96, 256, 384)  # rows, contracted, columns
+AWAKE_HANDOVERS = 1000
+ASLEEP_HANDOVERS = 40
+ASLEEP_NS = 1_000_000
+# A launch of some fifty microseconds whose data fit the private caches, in LATE_TASKS tasks.
+LATE_ELEMENTS = 160 * 1024
+LATE_BLOCK = 512
+LATE_TASKS = 16
+MANY = 130
 
 
 class Timed:
@@ -47,7 +57,7 @@ class Timed:
         self.realisation: Realisation = realise(chosen)
         random = np.random.default_rng(0)
         views = self.realisation.plan.program.views
-        self.arrays = [aligned(int(np.prod(view.shape)), first_element=0) for view in views]
+        self.arrays = [aligned(int(np.prod(view.shape))) for view in views]
         for array in self.arrays:
             array[...] = random.uniform(0.5, 1.5, array.size)
         words = [evaluate(word, {}) for word in self.realisation.emitted.words]
@@ -117,12 +127,9 @@ def _fit_prices(shipped: Machine, target: Target) -> tuple[Machine, list[dict[st
     raw = []
     for position, each in enumerate(timed):
         items = each.items()
-        items[NEAR] = max(each.bytes - int(shipped.nearest_bytes), 0)
         samples = [turn[position] for turn in rounds]
         raw.append({"kernel": each.name, "mapping": str(each.realisation.plan.mapping), "items": items, "ns": samples})
-    prices = fit(raw, {**shipped.picoseconds, NEAR: shipped.private_byte_ps})
-    near = prices.pop(NEAR)
-    return replace(shipped, picoseconds=prices, private_byte_ps=near), raw
+    return replace(shipped, picoseconds=fit(raw, dict(shipped.picoseconds))), raw
 
 
 def fit(raw: list[dict[str, Any]], prior: dict[str, float]) -> dict[str, float]:
@@ -178,32 +185,47 @@ def _copy(size_bytes: float, target: Target) -> Timed:
     return Timed(Sample(pointwise("copy", int(size_bytes) // 8, same), WHOLE, 1024), target)
 
 
+def _row_copy(size_bytes: float, target: Target) -> Timed:
+    """Rows that begin anywhere in a cache line."""
+    return Timed(Sample(row_program("row copy", int(size_bytes) // 8 // RAGGED, RAGGED), LOCAL), target)
+
+
 def _fit_memory(machine: Machine, target: Target) -> tuple[Machine, dict[str, Any]]:
-    """What a byte adds when a copy fits the shared cache only, and when it fits none."""
+    """What a byte takes beyond the first cache, the core's own, and all, by copies that fit the next one only.
+
+    Arithmetic and memory overlap as `launch_time` has it: the square of the time is the sum of the squares of both.
+    """
     raw: dict[str, Any] = {}
 
-    def extra_ps(size: float, label: str) -> float:
-        timed = _copy(size, target)
+    def memory_ps(timed: Timed, label: str) -> float:
         raw[label] = {"bytes": timed.bytes, "ns": [timed.entry_ns() for _ in range(ROUNDS)]}
-        items = timed.items()
-        near = sum(machine.picoseconds[kind] * amount for kind, amount in items.items())
-        return max(median(raw[label]["ns"]) * 1e3 - near, 0.0)
+        arithmetic = sum(machine.picoseconds[kind] * amount for kind, amount in timed.items().items())
+        return float(max((median(raw[label]["ns"]) * 1e3) ** 2 - arithmetic**2, 0.0) ** 0.5)
 
     def beyond(size: float, limit: float) -> float:
         return max(size - limit, 1.0)
 
+    size = min(machine.private_bytes / 2, 8 * machine.nearest_bytes)
+    copies = {"private": _copy(size, target), "private, ragged rows": _row_copy(size, target)}
+    near = [memory_ps(timed, label) / beyond(timed.bytes, machine.nearest_bytes) for label, timed in copies.items()]
+    private_byte = sum(near) / len(near)
     size = min(machine.shared_bytes / 3, 6 * machine.private_bytes)
-    private = (machine.private_bytes - machine.nearest_bytes) * machine.private_byte_ps
-    shared = max(extra_ps(size, "shared") - private, 0.0) / beyond(size, machine.private_bytes)
+    private = (machine.private_bytes - machine.nearest_bytes) * private_byte
+    shared = max(memory_ps(_copy(size, target), "shared") - private, 0.0) / beyond(size, machine.private_bytes)
     size = 3 * machine.shared_bytes
     inner = private + (machine.shared_bytes - machine.private_bytes) * shared
-    memory = max(extra_ps(size, "memory") - inner, 0.0) / beyond(size, machine.shared_bytes)
+    memory = max(memory_ps(_copy(size, target), "memory") - inner, 0.0) / beyond(size, machine.shared_bytes)
     bus = machine.bus_byte_ps
     if target.homes > 1:
         both = _copy(size, target)
         raw["bus"] = {"bytes": both.bytes, "ns": [both.dispatch_ns(16, False) for _ in range(ROUNDS)]}
         bus = median(raw["bus"]["ns"]) * 1e3 / both.bytes
-    rounded = {"shared_byte_ps": shared, "memory_byte_ps": max(memory, shared), "bus_byte_ps": bus}
+    rounded = {
+        "private_byte_ps": private_byte,
+        "shared_byte_ps": max(shared, private_byte),
+        "memory_byte_ps": max(memory, shared, private_byte),
+        "bus_byte_ps": bus,
+    }
     return replace(machine, **{name: float(f"{value:.4g}") for name, value in rounded.items()}), raw
 
 
@@ -211,39 +233,48 @@ def _fit_memory(machine: Machine, target: Target) -> tuple[Machine, dict[str, An
 
 
 def _fit_threads(machine: Machine, target: Target) -> tuple[Machine, dict[str, Any]]:
-    """Solves the model of `launch_time` for what a task, handing over, late starts and company take.
+    """What handing over, a task, late starts and company take, for the model of `launch_time`.
 
-    Two empty tasks give what the caller pays, many empty ones what a task takes. Of many tasks of known length two
-    homes need half of (work * (1 + crowd) + tasks + delay of the other home): a long launch shows the crowd, and a
-    parked one the delay. A short launch of two tasks ends as late as the other home begins.
+    Dispatches that work for no time show what the caller pays. A launch of two equal tasks is over when the other
+    home has come, has done one and has been joined. A sleeping thread comes late in more than time: it finds its caches
+    cold, now and then it comes very late. So its delay is what a launch of known length loses: two homes need half of
+    (work * (1 + crowd) + tasks + delay). Many almost empty tasks show what a task takes, a long launch of arithmetic
+    what company does.
     """
     raw: dict[str, Any] = {}
 
-    def measure(label: str, timed: Timed, is_parked: bool, grain: int = 1) -> float:
+    def dispatched(label: str, timed: Timed, grain: int = 1, is_parked: bool = False) -> float:
         raw[label] = [timed.dispatch_ns(grain, is_parked) for _ in range(ROUNDS)]
         return median(raw[label]) * 1e3
 
-    two, many = (_busy(blocks, 16, target) for blocks in (2, 130))
-    short, long = (_busy(blocks, 1024, target) for blocks in (16, 1024))
-    raw["short, alone"], raw["long, alone"] = ([t.entry_ns() for _ in range(ROUNDS)] for t in (short, long))
-    short_ps, long_ps = (median(raw[f"{name}, alone"]) * 1e3 for name in ("short", "long"))
+    def alone(label: str, timed: Timed) -> float:
+        raw[label] = [timed.entry_ns() for _ in range(ROUNDS)]
+        return median(raw[label]) * 1e3
 
-    two_ps = measure("two empty tasks, hot", two, False)
-    task = max(measure("many empty tasks, hot", many, False) - two_ps, 0.0) / (130 // 2 - 1)
-    paid = max(two_ps - task, 10e3)
-    parked_paid = max(measure("two empty tasks, parked", two, True) - task, paid)
-    crowd = max((2 * (measure("long, hot", long, False) - paid) - 1024 * task) / long_ps - 1, 0.0)
-    late = measure("short, hot", short, False, 8) - paid - short_ps / 2 * (1 + crowd) - task
-    parked_late = 2 * (measure("long, parked", long, True) - parked_paid) - long_ps * (1 + crowd) - 1024 * task
-    found = {
-        "task_ps": task,
-        "hot_paid_ps": paid,
-        "parked_paid_ps": parked_paid,
-        "crowd": crowd,
-        "hot_delay_ps": paid + max(late, 0.0),
-        "parked_delay_ps": parked_paid + max(parked_late, 0.0),
-    }
+    late, long = _late(target), _busy(1024, 1024, target)
+    one_ps, late_ps, long_ps = alone("one", _busy(1, 2048, target)), alone("late", late), alone("long", long)
+    two_ps = dispatched("two, hot", _busy(2, 2048, target))
+    hot_paid = _paid(raw, "hand over, awake", 0, AWAKE_HANDOVERS)
+    parked_paid = _paid(raw, "hand over, asleep", ASLEEP_NS, ASLEEP_HANDOVERS)
+    task = max(dispatched("many, hot", _busy(MANY, 16, target)) - (two_ps - one_ps), 0.0) / (MANY / 2)
+    delay = max(two_ps - one_ps - task, hot_paid)
+    crowd = max((2 * dispatched("long, hot", long, 64) - hot_paid - delay) / long_ps - 1, 0.0)
+    parked_ps = dispatched("late, parked", late, late.realisation.blocks // LATE_TASKS, is_parked=True)
+    lost = 2 * parked_ps - late_ps * (1 + crowd) - LATE_TASKS * task - parked_paid
+    found = {"task_ps": task, "hot_paid_ps": hot_paid, "hot_delay_ps": delay, "crowd": crowd}
+    found["parked_paid_ps"] = max(parked_paid, hot_paid)
+    found["parked_delay_ps"] = max(lost, parked_paid, delay)
     return replace(machine, **{name: float(f"{value:.4g}") for name, value in found.items()}), raw
+
+
+def _paid(raw: dict[str, Any], label: str, asleep_ns: int, repeat: int) -> float:
+    """Picoseconds until the caller works itself."""
+    raw[label] = [_native.time_handovers(repeat, asleep_ns) for _ in range(ROUNDS)]
+    return float(median(paid for paid, _ in chain(*raw[label])) * 1e3)
+
+
+def _late(target: Target) -> Timed:
+    return Timed(Sample(pointwise("exp", LATE_ELEMENTS, lambda p, x: p.exp(x)), WHOLE, LATE_BLOCK), target)
 
 
 def _busy(rows: int, n: int, target: Target) -> Timed:

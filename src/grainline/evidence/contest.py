@@ -31,7 +31,8 @@ from grainline.tile.ir import TileProgram
 
 ROUNDS = 16
 TURN_NS = 1_000_000
-PAUSE_NS = 60_000  # of a parked start, not part of a time
+PARKED_TURN_NS = 3_000_000
+PAUSE_NS = 1_050_000  # of a parked start, not part of a time
 SCREEN = 1.5
 SCREENING_TURNS = 2
 
@@ -215,12 +216,13 @@ def _candidates(codes: Codes, homes: int, is_hot: bool, machine: Machine) -> Seq
 
 def _screen(codes: Codes, condition: Condition, arms: Sequence[Arm]) -> tuple[list[int], list[float]]:
     """(repetitions of a turn, the faster of two turns in ns per repetition) of every arm."""
-    pause = PAUSE_NS if condition.start == "parked" and condition.homes > 1 else 0
+    is_paused = condition.start == "parked" and condition.homes > 1
+    pause, turn = (PAUSE_NS, PARKED_TURN_NS) if is_paused else (0, TURN_NS)
     repetitions, fastest = [], []
     for arm in arms:
         bound = codes.bounds[arm.code]
         once = min(condition.time(bound, 1, arm.grain) for _ in range(SCREENING_TURNS))
-        count = max(1, TURN_NS // (once + pause))
+        count = max(1, turn // (once + pause))
         turns = [condition.time(bound, count, arm.grain) / count for _ in range(SCREENING_TURNS)]
         repetitions.append(count)
         fastest.append(min(turns))

@@ -31,7 +31,15 @@ ATOL = 5e-5
 RTOL = 5e-5
 
 
+ALIGNMENT = 64  # bytes
 Wave = Callable[[Shape], Array]
+
+
+def aligned(size: int, first_element: int = 0) -> Array:
+    """f32[size], not filled, whose element `first_element` lies at a multiple of ALIGNMENT bytes."""
+    room = np.empty(size + ALIGNMENT // 4, np.float32)
+    at = (-(room.ctypes.data // 4 + first_element)) % (ALIGNMENT // 4)
+    return room[at : at + size]
 
 
 def _angles(shape: Shape, step: float, phase: float = 0.0) -> Array:
@@ -75,9 +83,12 @@ class Operator:
     output_shape: Callable[[Shape], Shape] = lambda dims: dims
 
     def inputs(self, dims: Shape) -> dict[str, Array]:
-        """x, u and v as f32 arrays, the same bits on every machine."""
-        shapes = self.input_shapes(*dims)
-        return {name: wave(shape) for name, wave, shape in zip("xuv", self.waves, shapes, strict=True)}
+        """x, u and v as f32 arrays, the same bits on every machine, aligned as the engine would have them."""
+        found = {}
+        for name, wave, shape in zip("xuv", self.waves, self.input_shapes(*dims), strict=True):
+            found[name] = aligned(prod(shape)).reshape(shape)
+            found[name][...] = wave(shape)
+        return found
 
 
 class _Rows:

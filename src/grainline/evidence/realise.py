@@ -17,13 +17,12 @@ from grainline.base.dims import evaluate
 from grainline.base.errors import GrainlineError
 from grainline.codegen import llvm
 from grainline.codegen.kernel import EmittedKernel, emit
-from grainline.evidence.operators import ATOL, RTOL, Operator, Shape
+from grainline.evidence.operators import ATOL, RTOL, Operator, Shape, aligned
 from grainline.plan.types import Plan
 
 Array = np.ndarray
 GUARD = 17
 GUARD_VALUE = -719.5
-ALIGNMENT = 64
 CHUNKS_PER_HOME = 32
 STARTS = ("parked", "hot")
 
@@ -153,10 +152,3 @@ class Bound:
 def bind(realisation: Realisation, operator: Operator, dims: Shape) -> Bound:
     """A launch of the operator on its own inputs."""
     return Bound(realisation, operator.inputs(dims), operator.output_shape(dims))
-
-
-def aligned(size: int, first_element: int) -> Array:
-    """f32[size] whose element `first_element` lies at a multiple of ALIGNMENT bytes."""
-    room = np.empty(size + ALIGNMENT // 4, np.float32)
-    at = (-(room.ctypes.data // 4 + first_element)) % (ALIGNMENT // 4)
-    return room[at : at + size]

@@ -25,7 +25,7 @@ class CalibratedExecutionCostPolicy(ExecutionCostPolicy):
     """Picoseconds from realised facts and the costs of a machine.
 
     A packet's arithmetic is the predicted time of its code with data in the nearest caches. The objective is the time
-    of the launch: `memory` is what lies beyond those caches, `imbalance` what late starts, rounding and slack lose.
+    of the launch: `memory` is what lies beyond those caches, `imbalance` what late starts and rounding lose.
     """
 
     is_measured = True
@@ -34,6 +34,7 @@ class CalibratedExecutionCostPolicy(ExecutionCostPolicy):
         self.machine = machine
         self.tie = machine.tie
         self.costs = machine.costs()
+        self.block_ps, self.launch_ps = machine.picoseconds["block"], machine.picoseconds["launch"]
         self.bytes = 0
 
     def per_packet(
@@ -47,28 +48,17 @@ class CalibratedExecutionCostPolicy(ExecutionCostPolicy):
         self.bytes = evaluate(traffic_bytes(program), extents)
         total = evaluate(launch_cost(program, mapping, 0, self.machine), extents)
         packets = _packets(program, mapping, extents)
-        return (total - self.machine.picoseconds["launch"]) / max(packets, 1), 0.0
+        return (total - self.launch_ps) / max(packets, 1), 0.0
 
     def evaluate(
         self, target: ExecutionTarget, candidate: Candidate, work: ExecutionWork, coefficients: CostCoefficients
     ) -> ExecutionCost:
-        prices = self.machine.picoseconds
-        is_local = candidate.mapping.is_local
-        blocks_ps = 0 if is_local else work.block_count * prices["block"]
-        arithmetic = work.packet_count * work.arithmetic_per_packet + blocks_ps
-        launch = (round(arithmetic), self.bytes, 0, work.block_count)
-        alone = _native.launch_time(*launch, max(work.block_count, 1), 1, target.is_hot, self.costs)
-        workers = target.worker_count
-        time = _native.launch_time(*launch, work.blocks_per_task or 1, workers, target.is_hot, self.costs)
-        h = work.active_workers
-        memory = max(alone - arithmetic, 0.0)
-        paid = 0.0 if h <= 1 else self.machine.hot_paid_ps if target.is_hot else self.machine.parked_paid_ps
-        tasks = 0.0 if h <= 1 else work.critical_tasks * self.machine.task_ps
-        share = (arithmetic + memory) / max(h, 1)
-        lost = max(time - share - tasks - paid, 0.0)
-        shares = ((arithmetic - blocks_ps) / max(h, 1), memory / max(h, 1), blocks_ps / max(h, 1))
-        score = time + prices["launch"]
-        return ExecutionCost(*shares, lost, tasks, paid, score)
+        blocks_ps = 0.0 if candidate.mapping.is_local else work.block_count * self.block_ps
+        work_ps = round(work.packet_count * work.arithmetic_per_packet + blocks_ps)
+        grain = work.blocks_per_task or 1
+        launch = (work_ps, self.bytes, blocks_ps, work.block_count, grain, target.worker_count)
+        *terms, time = _native.launch_terms(*launch, target.is_hot, self.costs)
+        return ExecutionCost(*terms, time + self.launch_ps)
 
 
 def launch_cost(program: TileProgram, mapping: Mapping, blocks: int | Expr, machine: Machine = REFERENCE) -> int | Expr:

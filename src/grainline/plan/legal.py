@@ -11,7 +11,7 @@ from grainline.plan.row_workspace import WORKSPACE_BUDGET_BYTES, row_workspace
 from grainline.plan.target import Target
 from grainline.plan.types import LOCAL, WHOLE, Mapping, PlannerOptions, Refusal
 from grainline.plan.whole_schedule import is_owner_preserving, schedule_whole
-from grainline.tile.access import Dataflow, commute, tile_axes
+from grainline.tile.access import Dataflow, commute, dataflow, tile_axes
 from grainline.tile.ir import UNORDERED, Axis, TileProgram
 
 NOT_LOCAL = {
@@ -31,7 +31,7 @@ def legal_mappings(
     width, unroll = packet_shape(program, target, options)
     mappings: list[Mapping] = []
     refusals: list[Refusal] = []
-    reason = _first_reason(WHOLE_RULES, program, Dataflow(program), options.aliasing)
+    reason = _first_reason(WHOLE_RULES, program, dataflow(program), options.aliasing)
     if reason is None:
         mapping = Mapping(WHOLE, None, width, unroll)
         schedule = schedule_whole(program, options.aliasing)
@@ -152,7 +152,7 @@ LOCAL_RULES: tuple[Rule, ...] = (
 
 def refuse_local(program: TileProgram, aliasing: str = "in_place") -> str | None:
     """Why a packet cannot run one instance of the program; None when it can."""
-    return _first_reason(LOCAL_RULES, program, Dataflow(program), aliasing)
+    return _first_reason(LOCAL_RULES, program, dataflow(program), aliasing)
 
 
 def _first_reason(rules: tuple[Rule, ...], program: TileProgram, flow: Dataflow, aliasing: str) -> str | None:

@@ -135,7 +135,7 @@ def _after(flow: Dataflow, two: Operation, ends: list[Tile]) -> list[Operation]:
             definition = flow.define(tile)
             stack.extend([*definition.operands, *(i for i in definition.index if isinstance(i, Tile))])
     needed.discard(two.result.id)
-    return [o for o in flow.program.body if o.result is not None and o.result.id in needed]
+    return [o for o in flow.body if o.result is not None and o.result.id in needed]
 
 
 def _strip_load(program: TileProgram, one: Operation, two: Operation) -> tuple[View, Operation]:

@@ -23,7 +23,7 @@ from math import ceil, log2
 from typing import TYPE_CHECKING
 
 from grainline.base.dims import Expr, evaluate, product
-from grainline.tile.access import Dataflow, effect_axes, linear_access
+from grainline.tile.access import dataflow, effect_axes, linear_access
 from grainline.tile.ir import Axis, Operation, Tile, TileProgram
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class _Prior:
         self, program: TileProgram, mapping: Mapping, coefficients: CostCoefficients, extents: Table[str, int]
     ) -> None:
         self.program, self.mapping, self.prices, self.extents = program, mapping, coefficients, extents
-        self.flow = Dataflow(program)
+        self.flow = dataflow(program)
         self.lanes = mapping.width if mapping.is_local else 1
         self.snapshot = coefficients.gathered_lane * mapping.width
         self.arithmetic = 0.0

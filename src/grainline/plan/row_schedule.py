@@ -18,7 +18,7 @@ from math import inf
 
 from grainline.base.memo import kept_with_first
 from grainline.plan.switches import DEFAULT_SWITCHES, Switches
-from grainline.tile.access import Dataflow, clobbers, linear_access, operands_of
+from grainline.tile.access import clobbers, dataflow, linear_access, operands_of
 from grainline.tile.ir import Axis, Operation, Tile, TileProgram
 
 RECOMPUTE_LIMIT = 6
@@ -79,7 +79,7 @@ class _Scheduler:
         self.switches = switches
         self.recompute_limit = RECOMPUTE_LIMIT if switches.keeps_rows else inf
         self.bound = program.bound_axes
-        self.flow = Dataflow(program)
+        self.flow = dataflow(program)
         self.level: dict[int, int] = {}
         self.unfused = self._unfused(program)
         for operation in program.body:

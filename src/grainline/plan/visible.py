@@ -9,7 +9,7 @@ row are exactly 0 and that leaving these columns out changes no value: every red
 
 from __future__ import annotations
 
-from grainline.tile.access import Dataflow
+from grainline.tile.access import Dataflow, dataflow
 from grainline.tile.ir import Axis, Operation, Tile, TileProgram
 
 SCALAR_OPS = frozenset(("coord", "extent", "const", "add", "sub", "mul", "mod", "min", "max"))
@@ -17,7 +17,7 @@ SCALAR_OPS = frozenset(("coord", "extent", "const", "add", "sub", "mul", "mod", 
 
 def last_seen(program: TileProgram, weight: Tile, n: Axis) -> Tile | None:
     """S, an i64 scalar of the row, such that columns after it count for nothing; None without such a proof."""
-    flow = Dataflow(program)
+    flow = dataflow(program)
     limit = _zero_after(flow, weight, n)
     if limit is None or any(o.op == "store" for o in program.body):
         return None

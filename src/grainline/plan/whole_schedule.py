@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from grainline.base.dims import Expr, product
 from grainline.base.memo import kept_with_first
 from grainline.plan.row_schedule import DEAR, RECOMPUTE_LIMIT
-from grainline.tile.access import Dataflow, clobbers, effect_axes, is_zero, operands_of, store_groups
+from grainline.tile.access import clobbers, dataflow, effect_axes, is_zero, operands_of, store_groups
 from grainline.tile.ir import Axis, Operation, Tile, TileProgram
 
 CONVENIENT_ELEMENTS = 1024
@@ -98,7 +98,7 @@ class _Scheduler:
     def __init__(self, program: TileProgram, aliasing: str) -> None:
         self.program = program
         self.aliasing = aliasing
-        self.flow = Dataflow(program)
+        self.flow = dataflow(program)
         self.bound = program.bound_axes
         self.drafts: list[_Draft] = []
         self.home: dict[int, _Draft] = {}

@@ -15,7 +15,7 @@ from grainline.base.memo import kept_with_first
 from grainline.plan.row_schedule import DEAR, schedule_rows
 from grainline.plan.types import LOCAL, Mapping
 from grainline.plan.whole_schedule import schedule_whole
-from grainline.tile.access import Dataflow, index_axes, linear_access, operands_of
+from grainline.tile.access import Dataflow, dataflow, index_axes, linear_access, operands_of
 from grainline.tile.ir import Axis, Operation, Tile, TileProgram
 
 
@@ -32,18 +32,21 @@ class Work:
         self.terms.setdefault(times, Counter())[kind] += amount
 
 
-@kept_with_first  # a search asks for every mapping again and again
 def realised_work(program: TileProgram, mapping: Mapping) -> Work:
-    """The work of one program."""
-    if mapping.kind == LOCAL:
-        return _local_work(program, mapping)
-    return _whole_work(program, mapping)
+    """The work of one program. The order of the root axes and the packet width do not change it."""
+    return _realised_work(program, mapping.kind == LOCAL, mapping.lane_axis)
 
 
-def _local_work(program: TileProgram, mapping: Mapping) -> Work:
-    axis = mapping.lane_axis
-    assert axis is not None
-    work, flow, schedule = Work(), Dataflow(program), schedule_rows(program, axis)
+@kept_with_first  # a search asks for every mapping again and again
+def _realised_work(program: TileProgram, is_local: bool, lane: Axis | None) -> Work:
+    if is_local:
+        assert lane is not None
+        return _local_work(program, lane)
+    return _whole_work(program, lane)
+
+
+def _local_work(program: TileProgram, axis: Axis) -> Work:
+    work, flow, schedule = Work(), dataflow(program), schedule_rows(program, axis)
     work.add(1, "packet", len(schedule.passes))
     spilled = {spill.tile.id: spill.written_in for spill in schedule.spills}
     for number, row_pass in enumerate(schedule.passes):
@@ -75,10 +78,9 @@ def _local_work(program: TileProgram, mapping: Mapping) -> Work:
     return work
 
 
-def _whole_work(program: TileProgram, mapping: Mapping) -> Work:
+def _whole_work(program: TileProgram, lane: Axis | None) -> Work:
     """Recipes count in every loop nest that evaluates them; kept tiles once, with what is written and read of them."""
-    work, flow, bound = Work(), Dataflow(program), program.bound_axes
-    lane = mapping.lane_axis
+    work, flow, bound = Work(), dataflow(program), program.bound_axes
     kept = schedule_whole(program).arrays
     uses = _loop_evaluations(flow, kept)
     for operation, repeats in _with_repeats(program.body, 1):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from grainline.base.dims import Expr
+from grainline.base.memo import kept_with_first
 from grainline.tile.ir import Affine, Axis, Operation, Region, Tile, TileProgram
 
 
@@ -193,12 +194,14 @@ class Dataflow:
     """Definitions, users and dependences of one program, computed once."""
 
     def __init__(self, program: TileProgram) -> None:
-        self.program = program
+        self.body = program.body
         self.definition: dict[int, Operation] = {}
         self.users: defaultdict[int, list[Operation]] = defaultdict(list)
         self.depends: dict[int, frozenset[Axis]] = {}
         self.operations = tuple(program.operations())
+        self._axes: dict[int, frozenset[Axis]] = {}
         self._read(program.body)
+        self._axes = {id(operation): self._axes_of(operation) for operation in self.operations}
         for operation in self.operations:
             for tile in (*operands_of(operation), *(operation.region.yields if operation.region is not None else ())):
                 self.users[tile.id].append(operation)
@@ -208,7 +211,7 @@ class Dataflow:
             if operation.region is not None:
                 self._read_loop(operation, operation.region)
             elif operation.result is not None:
-                self._define(operation.result, operation, self.axes_of(operation))
+                self._define(operation.result, operation, self._axes_of(operation))
 
     def _read_loop(self, loop: Operation, region: Region) -> None:
         """A carried value varies over what any iteration's varies over: repeated until nothing is added."""
@@ -230,6 +233,10 @@ class Dataflow:
 
     def axes_of(self, operation: Operation) -> frozenset[Axis]:
         """Every axis, root axes included, that the operation's value or effect varies over."""
+        known = self._axes.get(id(operation))
+        return self._axes_of(operation) if known is None else known
+
+    def _axes_of(self, operation: Operation) -> frozenset[Axis]:
         axes = set(index_axes(operation))
         for tile in operands_of(operation):
             axes |= self.depends[tile.id]
@@ -257,6 +264,12 @@ class Dataflow:
                 needed.add(number)
                 stack.extend(tile.id for tile in operands_of(self.definition[number]))
         return [o for o in self.operations if o.result is not None and o.result.id in needed]
+
+
+@kept_with_first  # the rules, schedules and counts of one plan ask again and again
+def dataflow(program: TileProgram) -> Dataflow:
+    """The dataflow of a program, which nobody changes."""
+    return Dataflow(program)
 
 
 def is_nonpositive(flow: Dataflow, tile: Tile) -> bool:

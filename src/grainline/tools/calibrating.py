@@ -10,7 +10,7 @@ from statistics import median
 import numpy as np
 
 from grainline.base import progress
-from grainline.evidence.calibrate import NEAR, calibrate, predictions
+from grainline.evidence.calibrate import calibrate, predictions
 from grainline.plan.machine import Machine, machine_path, machine_text
 from grainline.plan.target import host_target
 from grainline.tools.waiting import progress_on_stderr
@@ -36,7 +36,7 @@ def calibrate_machine(output: Path | None) -> Iterator[str]:
 
 
 def _fit_lines(machine: Machine, raw: list[dict[str, object]]) -> Iterator[str]:
-    ratios = predictions(raw, {**machine.picoseconds, NEAR: machine.private_byte_ps})
+    ratios = predictions(raw, machine.picoseconds)
     errors = [abs(np.log(ratio)) for ratio, _ in ratios]
     yield f"{len(ratios)} kernels fitted; predicted / measured is off by {np.expm1(median(errors)):.0%} in the median"
     yield "worst: " + ", ".join(f"{name} {ratio:.2f}" for ratio, name in ratios[:WORST_SHOWN])
