@@ -94,21 +94,23 @@ class StripRows:
 
     In units of one row or, where not every number of rows has a tile of its own, of four: strip i begins at unit
     ceil(i * units / strips), so that any run of strips has about its share. What is left belongs to the last strip.
+    `share` is units / strips in 32 binary places, rounded down: strips end where they would, or at most a unit earlier.
     """
 
     rows: str
-    units: str
+    share: str
     strips: str
     unit: int
 
     @staticmethod
     def of(w: Writer, product: Product, strips: str) -> StripRows:
         unit, m = 1 if product.strip_rows <= STRIP_ROWS else 4, w.extent(product.m.extent)
-        return StripRows(m, w.divide(m, str(unit)), strips, unit)
+        units = w.binary("shl", w.divide(m, str(unit)), "32")
+        return StripRows(m, w.divide(units, strips), strips, unit)
 
     def _start(self, w: Writer, strip: str) -> str:
-        units = w.add(w.mul(strip, self.units), w.sub(self.strips, "1"))
-        return w.mul(w.divide(units, self.strips), str(self.unit))
+        units = w.binary("lshr", w.add(w.mul(strip, self.share), str(2**32 - 1)), "32")
+        return w.mul(units, str(self.unit))
 
     def at(self, w: Writer, strip: str) -> tuple[str, str]:
         """(first row, rows) of a strip."""
@@ -120,7 +122,7 @@ class StripRows:
 
     def has_three(self, w: Writer) -> str:
         """Whether a tile of some strip may have three rows or fewer, as i1: seven rows are four and three."""
-        return w.less(w.divide(self.units, self.strips), "4" if self.unit == 1 else "2")
+        return w.less(w.binary("lshr", self.share, "32"), "4" if self.unit == 1 else "2")
 
 
 @dataclass(frozen=True, slots=True)
