@@ -57,8 +57,9 @@ def test_the_page_quotes_the_record() -> None:
     assert set(quoted) <= known, f"not in the record: {set(quoted) - known}"
 
 
-def test_the_page_quotes_the_held_out_record() -> None:
-    report = read_json(ROOT / "evidence" / "records" / "zen4-2-held-out" / "held-out.json.gz")
+@pytest.mark.parametrize("record", ["zen4-2-held-out", "emerald-2-held-out"])
+def test_the_page_quotes_the_held_out_records(record: str) -> None:
+    report = read_json(ROOT / "evidence" / "records" / record / "held-out.json.gz")
     assert len(report["visits"]) == 61
     page = (ROOT / "docs" / "evidence.md").read_text()
     for row in condition_rows(list(verdicts(report)))[1]:
