@@ -1,10 +1,13 @@
 """Legality, cost and choice: every refusal has a reason, every cost is an extent, the grain is nowhere."""
 
+from dataclasses import replace
+
 import pytest
 
 from grainline.base.dims import evaluate, symbol
 from grainline.base.dtypes import F32
 from grainline.kernels import pointwise, rows
+from grainline.plan.machine import REFERENCE
 from grainline.plan.planner import plan
 from grainline.plan.row_schedule import schedule_rows
 from grainline.plan.target import host_target
@@ -44,6 +47,15 @@ def test_a_program_that_loads_after_storing_is_refused_in_words():
     p.store(x, (i, a), p.load(x, (i, a)) * 2.0)
     with pytest.raises(PlanError, match="after storing to it"):
         plan(p.finish(), host_target(), PlannerOptions(mapping="local"))
+
+
+def test_a_launch_for_two_is_not_cut_so_that_one_of_them_has_nearly_everything():
+    target = replace(host_target(), homes=2)
+    for count in range(17, 140):
+        best = plan(rows.softmax(count, 3990), target, machine=REFERENCE).best
+        assert best.work.active_workers == 2, f"{count} rows are worth two threads"
+        share = best.work.critical_packets / best.work.packet_count
+        assert share < 0.57, f"{count} rows: {best.candidate} gives one of two {share:.0%}"
 
 
 def test_blocks_cover_every_program():

@@ -54,11 +54,18 @@ class CalibratedExecutionCostPolicy(ExecutionCostPolicy):
         self, target: ExecutionTarget, candidate: Candidate, work: ExecutionWork, coefficients: CostCoefficients
     ) -> ExecutionCost:
         blocks_ps = 0.0 if candidate.mapping.is_local else work.block_count * self.block_ps
-        work_ps = round(work.packet_count * work.arithmetic_per_packet + blocks_ps)
+        work_ps = round((work.packet_count * work.arithmetic_per_packet + blocks_ps) * _unevenness(work))
         grain = work.blocks_per_task or 1
         launch = (work_ps, self.bytes, blocks_ps, work.block_count, grain, target.worker_count)
         *terms, time = _native.launch_terms(*launch, target.is_hot, self.costs)
         return ExecutionCost(*terms, time + self.launch_ps)
+
+
+def _unevenness(work: ExecutionWork) -> float:
+    """What the longest home has, against what it would have if all blocks held as much; the last may hold less."""
+    if work.active_workers <= 1:
+        return 1.0
+    return max(work.critical_packets * work.block_count / (work.packet_count * work.critical_blocks), 1.0)
 
 
 def launch_cost(program: TileProgram, mapping: Mapping, blocks: int | Expr, machine: Machine = REFERENCE) -> int | Expr:
