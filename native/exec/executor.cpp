@@ -36,9 +36,9 @@ std::unique_ptr<Walk> Executor::new_walk() const {
   if (kind_ == ExecutorKind::multi_worker)
     return std::make_unique<WorkerTeam>(*workers_, *program_);
   if (kind_ == ExecutorKind::sequential) return std::make_unique<SequentialWalk>();
-  const bool is_fifo = kind_ == ExecutorKind::topological;
-  return std::make_unique<TopologicalWalk>(*topological_,
-                                           is_fifo ? ReadyOrder::fifo : ReadyOrder::priority);
+  if (kind_ == ExecutorKind::topological)
+    return std::make_unique<TopologicalWalk<ReadyQueue>>(*topological_);
+  return std::make_unique<TopologicalWalk<ReadyBits>>(*topological_);
 }
 
 Executor::~Executor() {
@@ -105,7 +105,9 @@ Status Executor::run(RunState& state) {
   Pool& pool = Pool::process();
   state.homes_allowed = std::min(pool.homes_allowed(), thread_limit_);
   if (state.is_splittable_ && state.homes_allowed != state.tiled_homes_) state.is_known_[0] = 0;
-  if (state.wants_threads && state.homes_wanted > 1) pool.warm(state.homes_wanted);
+  // Where launches run in a thread of the stream, pool threads would only be in the way until then.
+  if (state.wants_threads && state.homes_wanted > 1 && state.stream->is_inline())
+    pool.warm(state.homes_wanted);
   state.is_cancellable = state.terminate != nullptr;
   if (!state.is_cancellable) state.terminate = &kNeverTerminate;
   state.last_poll_ns_ = 0;

@@ -143,11 +143,11 @@ bool RunState::grow(int32_t slot, int64_t size_bytes) {
   if (take(slot, size_bytes, &block)) return true;
   const SlotState& old = slots[static_cast<size_t>(slot)];
   if (old.block != nullptr) {
-    Status status =
+    Status copied =
         stream->copy(block->data, old.data, old.block->capacity_bytes, CopyKind::within_device);
-    if (!status.is_ok()) {
+    if (!copied.is_ok()) {
       give_back(slot, block);
-      return fail(std::move(status));
+      return fail(std::move(copied));
     }
   }
   own(slot, block->data, block);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <functional>
 
 #include "exec/kernels.h"
 #include "exec/run_state.h"
@@ -44,83 +43,57 @@ TopologicalPlan::TopologicalPlan(const Program& program) {
   }
 }
 
-TopologicalWalk::TopologicalWalk(const TopologicalPlan& plan, ReadyOrder order)
-    : plan_(plan),
-      order_(order),
-      waits_(plan.waits),
-      ready_(std::bit_ceil(plan.waits.size() + 1)),
-      ring_mask_(ready_.size() - 1) {}
+ReadyQueue::ReadyQueue(size_t nodes) : ring_(std::bit_ceil(nodes + 1)), mask_(ring_.size() - 1) {}
 
-template <ReadyOrder kOrder>
-void TopologicalWalk::push(uint32_t node) {
-  if constexpr (kOrder == ReadyOrder::fifo) {
-    ready_[(head_ + count_++) & ring_mask_] = node;
-  } else {
-    ready_[count_++] = node;
-    std::push_heap(ready_.begin(), ready_.begin() + static_cast<std::ptrdiff_t>(count_),
-                   std::greater<>());
-  }
+void ReadyBits::clear() {
+  if (count_ != 0) std::ranges::fill(words_, 0u);  // left by a run that failed
+  first_ = count_ = 0;
 }
 
-template <ReadyOrder kOrder>
-uint32_t TopologicalWalk::pop() {
-  if constexpr (kOrder == ReadyOrder::fifo) {
-    const uint32_t node = ready_[head_];
-    head_ = (head_ + 1) & ring_mask_;
-    --count_;
-    return node;
-  } else {
-    std::pop_heap(ready_.begin(), ready_.begin() + static_cast<std::ptrdiff_t>(count_),
-                  std::greater<>());
-    return ready_[--count_];
-  }
-}
-
-template <ReadyOrder kOrder>
-void TopologicalWalk::notify(uint32_t node) {
+template <typename Ready>
+void TopologicalWalk<Ready>::notify(uint32_t node) {
   if (--waits_[node] != 0) return;
   waits_[node] = plan_.waits[node];
-  push<kOrder>(node);
+  ready_.push(node);
 }
 
-template <ReadyOrder kOrder>
-void TopologicalWalk::notify_all(const RunState& state, uint32_t node) {
+template <typename Ready>
+void TopologicalWalk<Ready>::notify_all(const RunState& state, uint32_t node) {
   const uint32_t end = plan_.watcher_offsets[node + 1];
-  for (uint32_t i = plan_.watcher_offsets[node]; i < end; ++i) notify<kOrder>(plan_.watchers[i]);
+  for (uint32_t i = plan_.watcher_offsets[node]; i < end; ++i) notify(plan_.watchers[i]);
   const int32_t row = plan_.switch_of[node];
   if (row < 0) [[likely]]
     return;
-  notify<kOrder>(plan_.switches[static_cast<size_t>(row)][state.choices[node]]);
+  notify(plan_.switches[static_cast<size_t>(row)][state.choices[node]]);
 }
 
-template <ReadyOrder kOrder, bool kObserved>
-bool TopologicalWalk::walk(RunState& state) {
+template <typename Ready>
+template <bool kObserved>
+bool TopologicalWalk<Ready>::walk(RunState& state) {
   const std::atomic<int32_t>& terminate = *state.terminate;
   const Node* const nodes = state.program().nodes.data();
-  while (count_ != 0) {
+  while (!ready_.is_empty()) {
     // Relaxed: the flag carries no data, and a late look costs one node.
     if (terminate.load(std::memory_order_relaxed)) [[unlikely]]
       return state.fail(StatusCode::cancelled, "the run was cancelled");
-    const uint32_t node = pop<kOrder>();
+    const uint32_t node = ready_.pop();
     if (run_node<kObserved>(state, nodes[node], node, 0)) [[unlikely]]
       return true;
-    notify_all<kOrder>(state, node);
+    notify_all(state, node);
   }
   return false;
 }
 
-bool TopologicalWalk::run(RunState& state) {
-  head_ = count_ = 0;
-  const bool is_fifo = order_ == ReadyOrder::fifo;
-  for (const uint32_t node : plan_.starts)
-    is_fifo ? push<ReadyOrder::fifo>(node) : push<ReadyOrder::priority>(node);
-  const bool is_observed = state.observer != nullptr;
-  const bool has_failed = is_fifo ? (is_observed ? walk<ReadyOrder::fifo, true>(state)
-                                                 : walk<ReadyOrder::fifo, false>(state))
-                                  : (is_observed ? walk<ReadyOrder::priority, true>(state)
-                                                 : walk<ReadyOrder::priority, false>(state));
+template <typename Ready>
+bool TopologicalWalk<Ready>::run(RunState& state) {
+  ready_.clear();
+  for (const uint32_t node : plan_.starts) ready_.push(node);
+  const bool has_failed = state.observer == nullptr ? walk<false>(state) : walk<true>(state);
   if (has_failed) std::ranges::copy(plan_.waits, waits_.begin());
   return has_failed;
 }
+
+template class TopologicalWalk<ReadyQueue>;
+template class TopologicalWalk<ReadyBits>;
 
 }  // namespace grainline

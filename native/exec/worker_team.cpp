@@ -9,6 +9,7 @@
 #include "base/relax.h"
 #include "threads/parking.h"
 #include "threads/start_thread.h"
+#include "threads/topology.h"
 
 namespace grainline {
 
@@ -39,6 +40,8 @@ void WorkerTeam::join_threads() {
 Status WorkerTeam::start_threads() {
   if (process_ == getpid()) return {};
   threads_.clear();  // of the parent, after a fork
+  memory_thread_.store(0, std::memory_order_relaxed);
+  avoided_ = -1;
   threads_.reserve(plan_.workers.size());
   const uint32_t seen = run_.load(std::memory_order_relaxed);  // written by this thread
   is_stopping_.store(false, std::memory_order_relaxed);  // published by the start of the threads
@@ -55,7 +58,18 @@ Status WorkerTeam::start_threads() {
   return {};
 }
 
+// The system likes to wake a thread where its waker runs. There the caller waits for memory, and
+// the memory worker for the caller to sleep.
+void WorkerTeam::keep_off_the_caller() {
+  const int thread = memory_thread_.load(std::memory_order_relaxed);
+  const int processor = current_processor();
+  if (thread != 0 && processor != avoided_ && avoid_processor(thread, processor, avoided_))
+    avoided_ = processor;
+}
+
 void WorkerTeam::serve(size_t worker, uint32_t seen) {
+  if (worker == WorkerPlan::kMemory)
+    memory_thread_.store(current_thread(), std::memory_order_relaxed);
   const DefaultFloatScope float_scope;
   while (true) {
     // Acquire: sees what the caller prepared for this run.
@@ -88,6 +102,7 @@ bool WorkerTeam::run(RunState& state) {
     if (!status.is_ok()) return state.fail(std::move(status));
     state.allocator.set_gate(&relations_);
   }
+  keep_off_the_caller();
   run_.fetch_add(1, std::memory_order_release);
   wake_all_sleepers(run_);
   work(WorkerPlan::kCaller);

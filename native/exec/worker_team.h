@@ -76,6 +76,7 @@ class WorkerTeam final : public Walk {
   enum class Outcome : uint8_t { done, parked, halted };
 
   Status start_threads();
+  void keep_off_the_caller();
   void join_threads();
   void serve(size_t worker, uint32_t seen);
   void reset(RunState& state);
@@ -127,7 +128,9 @@ class WorkerTeam final : public Walk {
   std::atomic<uint32_t> working_{0};
   std::atomic<bool> is_stopping_{false};
   std::vector<pthread_t> threads_;
-  int64_t process_ = 0;  // that started all threads
+  std::atomic<int> memory_thread_{0};  // its number, once it runs; relaxed: a hint
+  int avoided_ = -1;                   // the processor that it is forbidden
+  int64_t process_ = 0;                // that started all threads
 };
 
 }  // namespace grainline

@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import helper
 
 pytest.importorskip("grainline._native", reason="the native core is not built")
 
 import grainline
 from grainline.base.dtypes import I64
-from grainline.base.errors import EndOfSequence, KernelError, OptionError, OutOfMemory
+from grainline.base.errors import EndOfSequence, KernelError, OptionError, OutOfMemory, UnsupportedError
 from grainline.base.knobs import Options
 from grainline.execgraph.argument_block import ArgumentBlock
 from grainline.execgraph.builder import GraphBuilder
@@ -27,6 +28,7 @@ from grainline.execgraph.placement import place_on_discrete
 from grainline.execgraph.registry import KERNELS, LAUNCH
 from grainline.runtime.device import Device
 from grainline.runtime.executor import ModelExecutor
+from tests.conftest import make_model
 from tests.execgraph.toy import CALLABLES, feeds_of, machine_code, random_graph, variant
 from tests.fixtures.models import decoder_block
 
@@ -335,6 +337,23 @@ def test_options_and_the_environment_name_the_device(monkeypatch: pytest.MonkeyP
     for wrong in ("tpu", 3, object()):
         with pytest.raises(OptionError, match="device"):
             Options(device=wrong)
+
+
+def test_branches_are_host_calls_and_a_graph_with_switches_is_refused() -> None:
+    branches = {
+        f"{name}_branch": helper.make_graph(
+            [helper.make_node(op, ["x", "x"], ["z"])], name, [], [helper.make_tensor_value_info("z", 1, ["n"])]
+        )
+        for name, op in (("then", "Add"), ("else", "Mul"))
+    }
+    node = helper.make_node("If", ["c"], ["y"], name="the_if", **branches)
+    model = make_model([node], {"c": (9, []), "x": (1, ["n"])}, {"y": (1, ["n"])}).SerializeToString()
+    host, other = grainline.load(model), grainline.load(model, device="discrete")
+    for chosen in (True, False):
+        feeds = {"c": np.array(chosen), "x": np.arange(5, dtype=np.float32)}
+        assert other.run(feeds)[0].tobytes() == host.run(feeds)[0].tobytes()
+    with pytest.raises(UnsupportedError, match="control flow"):
+        place_on_discrete(host.compiled.executor.graph)
 
 
 def test_saved_models_of_two_devices_are_two(add_model: bytes) -> None:

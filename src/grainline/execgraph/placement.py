@@ -16,15 +16,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from grainline.base import dims
+from grainline.base.errors import UnsupportedError
 from grainline.execgraph.draft import Draft
 from grainline.execgraph.ir import RELEASE_INDEX, ExecuteGraph, ExecuteNode, Extent
-from grainline.execgraph.registry import is_launch_node
+from grainline.execgraph.registry import KERNELS, Traits, is_launch_node
 
 FREE = {RELEASE_INDEX: 0}
 
 
 def place_on_discrete(graph: ExecuteGraph) -> ExecuteGraph:
-    """The graph for the discrete device; the one given is not changed."""
+    """The graph for the discrete device; the one given is not changed. UnsupportedError for control flow."""
+    _refuse_control_flow(graph)
     placing = _Placing(graph)
     for node in placing.nodes("ExtentsTensor"):
         placing.write_extents_on_the_host(node)
@@ -40,6 +42,18 @@ def place_on_discrete(graph: ExecuteGraph) -> ExecuteGraph:
 
 def works_on_device(node: ExecuteNode) -> bool:
     return is_launch_node(node.kernel) or node.kernel == "CopyMemory"
+
+
+def _refuse_control_flow(graph: ExecuteGraph) -> None:
+    """A switch decides on the host, and what crosses the border of a turn may lie at either place."""
+    for node in graph.main:
+        if node.kernel in KERNELS and Traits.CONTROL in KERNELS[node.kernel].traits:
+            raise UnsupportedError(
+                "a model with control flow does not run on the device 'discrete'",
+                node=node.compute_node,
+                found=node.kernel,
+                remedy="Load it for the device 'cpu'.",
+            )
 
 
 class _Placing:

@@ -1,0 +1,135 @@
+"""What several workers and a device with memory of its own cost, and what they hide.
+
+    python benchmarks/executor_workers.py [--rounds N]
+
+Two tables. *Workers*: an encoder run by one worker and by several, on the host and on `discrete`; the last column is
+the mean length of a launch. *Latency*: every command of the device takes longer by a given time; the host's own work
+should disappear behind it, so a run should take what the critical path says: the submissions as they were made, then
+each command behind its submission and behind the command before it.
+
+All arms run in one process, one after the other, in an order that changes every round; a ratio is taken within a
+round. `again` is the first arm once more: how much two equal things differ here and now. No thread spins between runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from common import ENCODERS, encoder_feeds, machine, model_path, print_table
+
+import grainline
+from grainline.execgraph.registry import KERNELS, LAUNCH
+
+SEVERAL: dict[str, dict[str, Any]] = {
+    "2 workers": {"executor": "multi-worker", "workers": 2},
+    "3 workers": {"executor": "multi-worker", "workers": 3},
+}
+ARMS: dict[str, dict[str, Any]] = {
+    "cpu, sequential": {},
+    "again": {},
+    **{f"cpu, {name}": options for name, options in SEVERAL.items()},
+    "discrete, sequential": {"device": "discrete"},
+    **{f"discrete, {name}": {"device": "discrete", **options} for name, options in SEVERAL.items()},
+}
+DELAYS_S = (0.0, 20e-6, 100e-6, 500e-6)
+
+
+def rounds_of(arms: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
+    """Microseconds of each arm, by round; the first call of a turn is not counted."""
+    found: dict[str, list[float]] = {name: [] for name in arms}
+    names = list(arms)
+    for number in range(rounds):
+        at = number % len(names)
+        for name in names[at:] + names[:at]:
+            arms[name]()
+            begin_ns = time.perf_counter_ns()
+            arms[name]()
+            found[name].append((time.perf_counter_ns() - begin_ns) / 1e3)
+    return found
+
+
+def ratio(times: list[float], base: list[float]) -> str:
+    """Median of the ratios within a round, and their quartiles."""
+    low, middle, high = statistics.quantiles([a / b for a, b in zip(times, base)], n=4)
+    return f"{middle:.2f} [{low:.2f} {high:.2f}]"
+
+
+def workers_table(path: str, name: str, shape: tuple[int, int], rounds: int) -> None:
+    models = {arm: grainline.load(path, **options) for arm, options in ARMS.items()}
+    feeds = encoder_feeds([info.name for info in next(iter(models.values())).inputs], *shape)
+    times = rounds_of({arm: (lambda m=m: m.run(feeds)) for arm, m in models.items()}, rounds)
+    base = times["cpu, sequential"]
+    mean_us = statistics.mean(launch_times(models["cpu, sequential"], feeds)) / 1e3
+    rows = [
+        (arm, f"{statistics.median(t):.0f}", ratio(t, base), f"{min(t) / min(base):.2f}") for arm, t in times.items()
+    ]
+    title = f"{name} at {shape}, launches of {mean_us:.0f} us on average"
+    print_table(title, ("arm", "us", "ratio, median [quartiles]", "ratio of minima"), rows)
+
+
+def launch_times(model: grainline.Model, feeds: Any) -> list[float]:
+    """Nanoseconds of every launch, each the median of several runs."""
+    runs = [model.compiled.executor.run_profiled(feeds)[1] for _ in range(15)]
+    kept = [[r["elapsed_ns"] for r in run if r["kernel"] == "Launch"] for run in runs]
+    return [statistics.median(column) for column in zip(*kept)]
+
+
+def latency_table(path: str, name: str, shape: tuple[int, int], rounds: int) -> None:
+    host = grainline.load(path)
+    feeds = encoder_feeds([info.name for info in host.inputs], *shape)
+    kernels_ns = launch_times(host, feeds)
+    rows = []
+    for delay_s in DELAYS_S:
+        device = grainline.Device("discrete")
+        arms = {
+            "sequential": grainline.load(path, device=device),
+            "3 workers": grainline.load(path, device=device, **SEVERAL["3 workers"]),
+        }
+        device.set_delay(delay_s)
+        times = rounds_of({arm: (lambda m=m: m.run(feeds)) for arm, m in arms.items()}, rounds)
+        for arm, model in arms.items():
+            predicted_us, host_us = critical_path(model, feeds, kernels_ns, delay_s * 1e9)
+            measured = statistics.median(times[arm])
+            rows.append(
+                (f"{delay_s * 1e6:.0f}", arm, f"{host_us:.0f}", f"{predicted_us:.0f}", f"{measured:.0f}",
+                 f"{measured / predicted_us:.2f}")
+            )  # fmt: skip
+    head = ("delay, us", "arm", "host work, us", "critical path, us", "measured, us", "measured / path")
+    print_table(f"{name} at {shape}: latency of the device", head, rows)
+
+
+def critical_path(model: grainline.Model, feeds: Any, kernels_ns: list[float], delay_ns: float) -> tuple[float, float]:
+    """Microseconds of a run as its submissions say, and of all nodes on the host."""
+    _, records = model.compiled.executor.run_profiled(feeds)
+    begin_ns = min(record["start_ns"] for record in records)
+    kernels = iter(kernels_ns)
+    done_ns = 0.0
+    submits = ("EnsureTensorAtOutMemory", "CopyH2D")
+    for record in records:
+        if KERNELS[record["kernel"]].section != LAUNCH and record["kernel"] not in submits:
+            continue
+        work_ns = next(kernels) if record["kernel"] == "Launch" else 0.0
+        submitted_ns = record["start_ns"] - begin_ns
+        is_copy_without_command = record["kernel"] == "LaunchCopyFlowH2D"  # what is embedded needs none
+        done_ns = max(done_ns, submitted_ns) + (0 if is_copy_without_command else work_ns + delay_ns)
+    return done_ns / 1e3, sum(record["elapsed_ns"] for record in records) / 1e3
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=60)
+    rounds = parser.parse_args().rounds
+    print(machine())
+    name = "MiniLM-L6 int8"
+    path = model_path(ENCODERS[name])
+    for shape in ((1, 8), (1, 64)):
+        workers_table(path, name, shape, rounds if shape == (1, 8) else rounds // 3)
+    latency_table(path, name, (1, 8), rounds // 3)
+
+
+if __name__ == "__main__":
+    main()
