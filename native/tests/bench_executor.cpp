@@ -1,12 +1,16 @@
 // Prints what the executors cost per empty node, per edge between workers, and what the exact
 // relations cost per event. Medians of many rounds, in nanoseconds. No test.
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/relax.h"
 #include "program_fixture.h"
+#include "threads/topology.h"
 
 using namespace grainline;
 using namespace grainline::test;
@@ -71,13 +75,79 @@ void bench_nodes() {
   }
 }
 
-// Every node waits for the one before it on the other worker: nothing but edges that cross.
+// What a crossing edge cannot go below: a line that two threads write in turn, per crossing,
+// without an executor. The second thread keeps off the processor of the first, as the memory worker
+// does.
+double line_transfer_ns() {
+  constexpr uint32_t kTurns = 20'000;
+  alignas(64) std::atomic<uint32_t> ball{0};
+  std::atomic<bool> is_over{false};
+  const int here = current_processor();
+  std::thread other([&] {
+    avoid_processor(0, here, -1);
+    while (!is_over.load(std::memory_order_relaxed))
+      if (const uint32_t turn = ball.load(std::memory_order_acquire); turn % 2 == 1)
+        ball.store(turn + 1, std::memory_order_release);
+      else
+        cpu_relax();
+  });
+  const double ns = median_ns(31, kTurns, [&] {
+    for (uint32_t turn = 0; turn < kTurns; turn += 2) {
+      ball.store(turn + 1, std::memory_order_release);
+      while (ball.load(std::memory_order_acquire) != turn + 2) cpu_relax();
+    }
+  });
+  is_over.store(true, std::memory_order_relaxed);
+  other.join();
+  return ns;
+}
+
+// When each node of a chain ran, and on which processor: the gap between the end of a node and the
+// begin of the next one, on the other worker, is one crossing.
+struct Stamp {
+  int64_t begin_ns, end_ns;
+  int processor;
+};
+std::vector<Stamp> stamps;
+
+bool stamped(RunState& state, const Node& node) {
+  Stamp& stamp = stamps[number_of(state, node)];
+  stamp.begin_ns = now_ns();
+  stamp.processor = current_processor();
+  stamp.end_ns = now_ns();
+  return false;
+}
+
+void bench_crossings(std::vector<ToyNode> line) {
+  for (ToyNode& node : line) node.fn = stamped;
+  stamps.assign(line.size(), {});
+  ToyRun run(program_of(line), {ExecutorKind::multi_worker, 2, 1});
+  std::vector<int64_t> gaps;
+  size_t shared = 0;
+  for (int repeat = 0; repeat < 31; ++repeat) {
+    static_cast<void>(run.run().is_ok());
+    for (size_t i = 1; i < stamps.size(); ++i) {
+      gaps.push_back(stamps[i].begin_ns - stamps[i - 1].end_ns);
+      shared += stamps[i].processor == stamps[i - 1].processor;
+    }
+  }
+  std::ranges::sort(gaps);
+  row("  between two clocks: median", static_cast<double>(gaps[gaps.size() / 2]));
+  row("  between two clocks: 90 of 100 are below", static_cast<double>(gaps[gaps.size() * 9 / 10]));
+  std::printf("  %.1f %% of them between workers on one processor\n",
+              100.0 * static_cast<double>(shared) / static_cast<double>(gaps.size()));
+}
+
+// Every node waits for the one before it on the other worker: nothing but edges that cross. The
+// figure is the length of a run by its nodes, so it has the work of a step in it and hides nothing.
 void bench_edges() {
   constexpr size_t kNodes = 20'000;
   const auto line = chain(kNodes, {"FreeMemory", "Launch"});
+  row("a line that two threads write in turn, per crossing", line_transfer_ns());
   ToyRun two(program_of(line), {ExecutorKind::multi_worker, 2, 1});
   row("critical edge between two workers",
       median_ns(31, kNodes, [&] { static_cast<void>(two.run().is_ok()); }));
+  bench_crossings(line);
   const auto within = chain(kNodes, {"Launch"});
   ToyRun alone(program_of(within), {ExecutorKind::multi_worker, 2, 1});
   row("multi-worker, edge within a worker, per node",

@@ -81,7 +81,7 @@ inline std::shared_ptr<const Program> program_of(const std::vector<ToyNode>& nod
   program->strings = {"toy"};
   program->argument_begin = {0};
   program->groups.resize(1);
-  program->slots.assign(slots, {static_cast<int64_t>(SlotKind::memory), -1, -1, 1, 0, 0});
+  program->slots.assign(slots, {static_cast<int64_t>(SlotKind::memory), -1, -1, 1, 0, 0, 0});
   std::vector<std::vector<int64_t>> before, relations;
   for (const ToyNode& node : nodes) {
     const int64_t kernel = kernel_number(node.kernel);
