@@ -76,6 +76,23 @@ before = thread_count(); grainline.load(products(4, 256))(x=x); print(json.dumps
     assert more == 0
 
 
+def test_threads_that_may_not_spin_give_the_same_bits() -> None:
+    found = [
+        fresh(
+            """
+import hashlib
+wide = np.linspace(-1, 1, 512 * 1024, dtype=np.float32).reshape(512, 1024)
+model = grainline.load(products(4, 1024))
+outputs = [model(x=wide) for _ in range(5)]
+print(json.dumps([len({o.tobytes() for o in outputs}), hashlib.sha256(outputs[0].tobytes()).hexdigest()]))
+""",
+            GRAINLINE_HOT_THREADS=flag,
+        )
+        for flag in ("1", "0")
+    ]
+    assert found[0] == found[1] and found[0][0] == 1
+
+
 def test_many_models_share_one_pool_and_their_weights() -> None:
     more, each_mib = fresh("""
 import tempfile
