@@ -2,10 +2,10 @@
 
     python benchmarks/executor_workers.py [--rounds N]
 
-Two tables. *Workers*: an encoder run by one worker and by several, on the host and on `discrete`; the last column is
-the mean length of a launch. *Latency*: every command of the device takes longer by a given time; the host's own work
-should disappear behind it, so a run should take what the critical path says: the submissions as they were made, then
-each command behind its submission and behind the command before it.
+Two tables. *Workers*: an encoder run by one worker and by several, on the host and on `discrete`. *Latency*: every
+command of the device takes longer by a given time; the host's own work should disappear behind it, so a run should take
+what the critical path says: the submissions as they were made, then each command behind its submission and behind the
+command before it.
 
 All arms run in one process, one after the other, in an order that changes every round; a ratio is taken within a
 round. `again` is the first arm once more: how much two equal things differ here and now. No thread spins between runs.
@@ -91,18 +91,30 @@ def latency_table(path: str, name: str, shape: tuple[int, int], rounds: int) -> 
         }
         device.set_delay(delay_s)
         times = rounds_of({arm: (lambda m=m: m.run(feeds)) for arm, m in arms.items()}, rounds)
+        command_ns = command_time(device) if delay_s else 0.0  # else it is the submission's time
         for arm, model in arms.items():
-            predicted_us, host_us = critical_path(model, feeds, kernels_ns, delay_s * 1e9)
+            predicted_us, host_us = critical_path(model, feeds, kernels_ns, command_ns)
             measured = statistics.median(times[arm])
-            rows.append(
-                (f"{delay_s * 1e6:.0f}", arm, f"{host_us:.0f}", f"{predicted_us:.0f}", f"{measured:.0f}",
-                 f"{measured / predicted_us:.2f}")
-            )  # fmt: skip
-    head = ("delay, us", "arm", "host work, us", "critical path, us", "measured, us", "measured / path")
+            numbers = [delay_s * 1e6, command_ns / 1e3, host_us, predicted_us, measured]
+            rows.append((arm, *(f"{number:.0f}" for number in numbers), f"{measured / predicted_us:.2f}"))
+    head = ("arm", "delay, us", "a command, us", "host work, us", "critical path, us", "measured, us", "ratio")
     print_table(f"{name} at {shape}: latency of the device", head, rows)
 
 
-def critical_path(model: grainline.Model, feeds: Any, kernels_ns: list[float], delay_ns: float) -> tuple[float, float]:
+def command_time(device: grainline.Device, commands: int = 100) -> float:
+    """Nanoseconds that an empty command takes: a delay that sleeps takes longer than it was asked to."""
+    stream = grainline.Stream(device)
+    block = grainline.Allocator(stream).allocate(64)
+    begin_ns = time.perf_counter_ns()
+    for _ in range(commands):
+        stream.fill(block, 0)
+    stream.synchronize()
+    return (time.perf_counter_ns() - begin_ns) / commands
+
+
+def critical_path(
+    model: grainline.Model, feeds: Any, kernels_ns: list[float], command_ns: float
+) -> tuple[float, float]:
     """Microseconds of a run as its submissions say, and of all nodes on the host."""
     _, records = model.compiled.executor.run_profiled(feeds)
     begin_ns = min(record["start_ns"] for record in records)
@@ -115,7 +127,7 @@ def critical_path(model: grainline.Model, feeds: Any, kernels_ns: list[float], d
         work_ns = next(kernels) if record["kernel"] == "Launch" else 0.0
         submitted_ns = record["start_ns"] - begin_ns
         is_copy_without_command = record["kernel"] == "LaunchCopyFlowH2D"  # what is embedded needs none
-        done_ns = max(done_ns, submitted_ns) + (0 if is_copy_without_command else work_ns + delay_ns)
+        done_ns = max(done_ns, submitted_ns) + (0 if is_copy_without_command else work_ns + command_ns)
     return done_ns / 1e3, sum(record["elapsed_ns"] for record in records) / 1e3
 
 
