@@ -9,11 +9,13 @@ from harness import Compiled
 from grainline.base.dims import symbol
 from grainline.base.dtypes import F32
 from grainline.codegen.math.measure import (
+    CHUNK,
     LANES,
     PROMISED,
     PROMISED_ACCURATE,
     REFERENCE,
     VectorFunction,
+    sampled_floats,
     ulp_error,
     worst,
     worst_power,
@@ -145,3 +147,18 @@ def test_a_plan_asks_for_the_tier():
         assert Compiled(program, PlannerOptions(math=tier)).launch([y, x], {"N": x.size}) == 0
         errors[tier] = ulp_error(y, REFERENCE["sigmoid"](x.astype(np.float64))).max()
     assert errors["accurate"] <= PROMISED_ACCURATE["sigmoid"] < errors["default"] <= PROMISED["sigmoid"]
+
+
+@pytest.mark.parametrize("step", [4099 * 61, 2**31 - 1])
+def test_a_sample_has_every_step_and_fits_the_lanes(step):
+    chunks = [chunk.view(np.uint32) for chunk in sampled_floats(step)]
+    assert all(0 < chunk.size <= CHUNK and chunk.size % LANES == 0 for chunk in chunks)
+    assert set(np.concatenate(chunks).tolist()) == set(range(0, 2**32, step))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(REFERENCE))
+def test_error_over_all_floats(name):
+    """Half an hour to an hour a function."""
+    error, at = worst(name, 1)
+    assert error <= PROMISED[name], f"{name}({at!r}) is off by {error} ULP"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from math import erf
 from pathlib import Path
 
@@ -106,18 +106,19 @@ def ulp_error(found: Array, exact: Array) -> Array:
     return np.where(finite, np.where(np.isfinite(found), error, np.inf), np.where(same, 0.0, np.inf))
 
 
-def sampled_floats(step: int) -> Array:
-    bits = np.arange(0, 2**32, step, dtype=np.uint64).astype(np.uint32)
-    return bits[: bits.size // LANES * LANES].view(np.float32)
+def sampled_floats(step: int) -> Iterator[Array]:
+    """Every `step`-th of all 2**32 floats in chunks of at most CHUNK, a multiple of LANES in all; 1 is all of them."""
+    for first in range(0, 2**32, step * CHUNK):
+        bits = np.arange(first, min(first + step * CHUNK, 2**32), step, dtype=np.uint64).astype(np.uint32)
+        yield np.resize(bits, -(-bits.size // LANES) * LANES).view(np.float32)
 
 
 def worst(name: str, step: int, target: Target | None = None, is_accurate: bool = False) -> tuple[float, float]:
     """(largest error in ULP over the sample, the argument where it occurs)."""
-    function, floats = VectorFunction(name, target, is_accurate=is_accurate), sampled_floats(step)
+    function = VectorFunction(name, target, is_accurate=is_accurate)
     found = (0.0, 0.0)
     with np.errstate(all="ignore"):
-        for start in range(0, floats.size, CHUNK):
-            x = np.ascontiguousarray(floats[start : start + CHUNK])
+        for x in sampled_floats(step):
             error = ulp_error(function(x), REFERENCE[name](x.astype(np.float64)))
             at = int(np.argmax(error))
             found = max(found, (float(error[at]), float(x[at])))
