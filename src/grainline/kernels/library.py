@@ -3,8 +3,8 @@
 A kernel is accepted where each written element is within `tolerance` (absolute + relative, TOLERANCE unless stated) of
 its meaning in double precision, and within `ulps` units in the last place. A unit is that of the element itself where
 `unit` is "element"; where sums or differences may cancel it is that of the largest magnitude in the last dimension of
-the result ("row"). A sum may lose another
-unit per IN_ORDER_TERMS terms that one lane adds up: all of them in a whole program, its share along a row. f16 and bf16 results may be off by another half unit of their own, their final rounding.
+the result ("row"). A sum may lose another unit per IN_ORDER_TERMS terms that one lane adds up: all of them in a whole
+program, its share along a row. f16 and bf16 results may be off by another half unit of their own, their final rounding.
 
 The programs are in the symbols M (rows) and N (width) and, where a kernel has other extents, fixed small numbers.
 """

@@ -148,6 +148,7 @@ def nanoseconds(name: str) -> float:
 
 
 def table(step: int) -> str:
+    have = "had" if host_target().has_avx512 else "lacked"
     lines = [
         "# Accuracy of the vector functions",
         "",
@@ -155,7 +156,7 @@ def table(step: int) -> str:
         "double precision (pow: 2^22 random pairs). NaN, infinities and denormals are part of the sample; a wrong",
         "class counts as infinite. Coefficients come from `src/grainline/codegen/math/fit.py`. f64 calls the C",
         "library. The accurate tier (`MathForm.is_accurate`) computes in double precision what the default does not",
-        "hold within these bounds.",
+        f"hold within these bounds. The processor {have} AVX-512, where erf has a form of its own.",
         "",
         "| function | tier | largest error (ULP) | promised | at x |",
         "|---|---|---|---|---|",
