@@ -109,6 +109,36 @@ with tempfile.NamedTemporaryFile(suffix=".onnx") as file:
     assert each_mib < 8, f"a further model over the same 32 MiB file costs {each_mib:.1f} MiB"
 
 
+def test_a_table_that_is_looked_up_stays_pages_of_its_file() -> None:
+    private_mib, dirty_kib, mapped_kib = fresh("""
+import tempfile
+def private_mib():
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("RssAnon")) / 1024
+def pages(path, kind):
+    with open("/proc/self/smaps") as file:
+        lines = [line.split() for line in file]
+    return sum(int(next(line[1] for line in lines[at:] if line[0] == kind))
+               for at, first in enumerate(lines) if first[-1] == path)
+table = numpy_helper.from_array(np.arange(1 << 23, dtype=np.float32).reshape(-1, 256), "t")
+ends = [helper.make_tensor_value_info("ids", TensorProto.INT64, ["n"]),
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 256])]
+graph = helper.make_graph([helper.make_node("Gather", ["t", "ids"], ["y"])], "table", ends[:1], ends[1:], [table])
+model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+with tempfile.NamedTemporaryFile(suffix=".onnx") as file:
+    file.write(model.SerializeToString()); file.flush()
+    del model, graph, table
+    model = grainline.load(file.name)
+    model(ids=np.arange(64)); before = private_mib()
+    for first in range(0, 1 << 15, 64):
+        assert model(ids=np.arange(first, first + 64))[0, 0] == first * 256
+    print(json.dumps([private_mib() - before, pages(file.name, "Private_Dirty:"), pages(file.name, "Rss:")]))
+""")
+    assert private_mib < 4, f"reading a table of 32 MiB in the model's file made {private_mib:.1f} MiB of memory ours"
+    assert dirty_kib == 0, "pages of the file are shared and clean"
+    assert mapped_kib > 32000, "the table was read through the mapping"
+
+
 def test_dropped_models_give_their_memory_back() -> None:
     grown = fresh("""
 import gc
