@@ -124,10 +124,11 @@ table = numpy_helper.from_array(np.arange(1 << 23, dtype=np.float32).reshape(-1,
 ends = [helper.make_tensor_value_info("ids", TensorProto.INT64, ["n"]),
         helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 256])]
 graph = helper.make_graph([helper.make_node("Gather", ["t", "ids"], ["y"])], "table", ends[:1], ends[1:], [table])
-model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-with tempfile.NamedTemporaryFile(suffix=".onnx") as file:
-    file.write(model.SerializeToString()); file.flush()
-    del model, graph, table
+texts = [helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8,
+                           producer_name="p" * pad).SerializeToString() for pad in range(4)]
+with tempfile.NamedTemporaryFile(suffix=".onnx") as file:  # where it lies at a multiple of an element
+    file.write(next(text for text in texts if text.find(table.raw_data) % 4 == 0)); file.flush(); os.fsync(file.fileno())
+    del texts, graph, table
     model = grainline.load(file.name)
     model(ids=np.arange(64)); before = private_mib()
     for first in range(0, 1 << 15, 64):
