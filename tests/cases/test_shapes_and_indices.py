@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
+import grainline
 from grainline import GrainlineError
 from tests.cases.conftest import run_graph
 
@@ -293,3 +295,41 @@ def test_extents_that_only_a_run_shows_to_be_equal(op: str) -> None:
     np.testing.assert_array_equal(run_graph(nodes, {"x": x}, ["y"], constants)[0], want)
     with pytest.raises(GrainlineError):
         run_graph(nodes, {"x": x[:3]}, ["y"], constants)
+
+
+@pytest.mark.parametrize("rank", [5, 6, 8])
+def test_many_free_extents_are_planned_for(rank: int) -> None:
+    names = [f"d{axis}" for axis in range(rank)]
+    data = np.random.default_rng(rank).standard_normal([1 + axis % 3 for axis in range(rank)]).astype(F)
+    turned = list(range(rank))[::-1]
+    graph = helper.make_graph(
+        [helper.make_node("Transpose", ["x"], ["t"], perm=turned), helper.make_node("Exp", ["t"], ["y"])],
+        "free",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, names)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, names[::-1])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    found = grainline.load(model.SerializeToString()).run({"x": data})[0]
+    np.testing.assert_allclose(found, np.exp(data.transpose(turned)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(3, 0), (0, 3), (0, 0)])
+@pytest.mark.parametrize("op", ["LayerNormalization", "ReduceMean"])
+def test_means_of_nothing_say_nothing(run_node: Any, op: str, shape: tuple[int, int]) -> None:
+    scale = {"scale": np.ones(shape[1], F)} if op == "LayerNormalization" else {}
+    attributes = {} if op == "LayerNormalization" else {"keepdims": 1}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = run_node(op, {"x": np.zeros(shape, F), **scale}, **attributes)[0]
+    assert found.shape == (shape if op == "LayerNormalization" else (1, 1))
+
+
+def test_more_programs_than_a_launch_counts_is_a_typed_error() -> None:
+    ends = [helper.make_tensor_value_info(name, TensorProto.INT8, [1 << 16, (1 << 16) + 1]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"], name="turn")], "vast", ends[:1], ends[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    with pytest.raises(
+        (grainline.UnsupportedError, grainline.OutOfMemory)
+    ) as caught:  # the latter where memory is less
+        grainline.load(model.SerializeToString())
+    assert caught.value.node == "turn"

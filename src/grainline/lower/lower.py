@@ -21,7 +21,7 @@ import numpy as np
 
 from grainline.base.dims import Expr, product, symbol, symbols
 from grainline.base.dtypes import F32, I8, I64
-from grainline.base.errors import ModelError, OutOfMemory
+from grainline.base.errors import ModelError, OutOfMemory, UnsupportedError
 from grainline.base.memory import memory_bytes
 from grainline.execgraph.builder import ABSENT, GraphBuilder, Result
 from grainline.execgraph.ir import ExecuteGraph, Variant, View
@@ -456,7 +456,12 @@ class _Lowering:
         raise AssertionError("a result of the kernel has no addressing")
 
     def _add_launch(self, group: Group, kernel: Kernel) -> None:
-        key, variants = self.backend.plan(kernel.program)
+        names = [n.name for n in group.nodes if n.name]
+        label = names[0] if names else kernel.program.name
+        try:
+            key, variants = self.backend.plan(kernel.program)
+        except UnsupportedError as refusal:
+            raise UnsupportedError(refusal.sentence, node=label) from refusal
         views = [
             View(
                 a.place.slot,
@@ -465,8 +470,7 @@ class _Lowering:
             )
             for a in kernel.arguments
         ]
-        names = [n.name for n in group.nodes if n.name]
-        self.builder.launch(key, variants, views, (), names[0] if names else kernel.program.name)
+        self.builder.launch(key, variants, views, (), label)
         ops = " ".join(n.op for n in group.nodes)
         space = ", ".join(str(d) for d in group.space)
         self.notes.append(f"{key}: {group.kind} [{space}] <- {ops}")

@@ -12,7 +12,7 @@ from grainline.plan.legal import packet_shape
 from grainline.plan.machine import Machine, machine_of
 from grainline.plan.policy import ExecutionTarget
 from grainline.plan.row_workspace import row_workspace
-from grainline.plan.search import Search, check_packet_width, search
+from grainline.plan.search import MAX_PROGRAMS, Search, check_packet_width, search
 from grainline.plan.signature import signature_of
 from grainline.plan.switches import Switches
 from grainline.plan.target import Target
@@ -103,14 +103,20 @@ def execution_target(program: TileProgram, target: Target, options: PlannerOptio
 
 
 def typical_extents(program: TileProgram, extents: Table[str, int] | None) -> dict[str, int]:
-    """A value for every symbol of the program."""
+    """A value for every symbol of the program: as given, else TYPICAL_EXTENT, less where programs were too many."""
     known = dict(extents or {})
     axes = [axis.extent for axis in program.roots]
     axes += [axis.extent for o in program.operations() if o.result is not None for axis in o.result.space]
     axes += [o.axis.extent for o in program.operations() if o.axis is not None]
     axes += [value for view in program.views for value in (*view.shape, *view.strides)]
     names = {name for extent in axes for name in symbols(extent)}
-    return {name: known.get(name, TYPICAL_EXTENT) for name in sorted(names)}
+    programs = product(axis.extent for axis in program.roots)
+    typical = TYPICAL_EXTENT
+    while True:
+        values = {name: known.get(name, typical) for name in sorted(names)}
+        if typical == 1 or evaluate(programs, values) <= MAX_PROGRAMS:
+            return values
+        typical //= 2
 
 
 def _other_variants(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grainline.base.dims import Expr
+from grainline.base.errors import UnsupportedError
 from grainline.plan.policy import AnalyticExecutionCostPolicy, ExecutionCost, ExecutionCostPolicy, ExecutionWork
 from grainline.plan.switches import DEFAULT_SWITCHES, Switches
 from grainline.plan.target import Target
@@ -170,5 +171,5 @@ class PlanResult:
     best: ScoredCandidate | None = None
 
 
-class PlanError(Exception):
+class PlanError(UnsupportedError):
     """No legal mapping; the text lists every refusal."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from grainline.graph import primitives
+from grainline.graph.host_ops.arithmetic import mean_of
 
 Array = np.ndarray[Any, Any]
 
@@ -50,9 +51,9 @@ def skip_layer_normalization(call: Any) -> list[Any]:
     x, skip, gamma = call.input(0), call.input(1), call.input(2)
     beta, bias = (None, call.input(3)) if simple else (call.input(3), call.input(4))
     total = x + skip if bias is None else x + skip + bias
-    centre = np.zeros(1, x.dtype) if simple else total.mean(axis=-1, keepdims=True)
+    centre = np.zeros(1, x.dtype) if simple else mean_of(total, -1)
     centred = total - centre
-    inverse = 1 / np.sqrt((centred * centred).mean(axis=-1, keepdims=True) + x.dtype.type(call.get("epsilon", 1e-12)))
+    inverse = 1 / np.sqrt(mean_of(centred * centred, -1) + x.dtype.type(call.get("epsilon", 1e-12)))
     result = centred * inverse * gamma
     return [result if beta is None else result + beta, centre, inverse, total][: len(call.node.outputs)]
 
@@ -60,7 +61,7 @@ def skip_layer_normalization(call: Any) -> list[Any]:
 def simplified_layer_normalization(call: Any) -> list[Any]:
     x, scale = call.input(0), call.input(1)
     axes = tuple(range(call.get("axis", -1) % x.ndim, x.ndim))
-    inverse = 1 / np.sqrt((x * x).mean(axis=axes, keepdims=True) + x.dtype.type(call.get("epsilon", 1e-5)))
+    inverse = 1 / np.sqrt(mean_of(x * x, axes) + x.dtype.type(call.get("epsilon", 1e-5)))
     return [x * inverse * scale, inverse][: len(call.node.outputs)]
 
 
