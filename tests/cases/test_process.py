@@ -109,6 +109,29 @@ with tempfile.NamedTemporaryFile(suffix=".onnx") as file:
     assert each_mib < 8, f"a further model over the same 32 MiB file costs {each_mib:.1f} MiB"
 
 
+def test_a_fork_while_another_thread_compiles() -> None:
+    ended = fresh("""
+import signal
+from grainline.codegen import llvm
+compile_object, inside = llvm.compile_object, threading.Event()
+def slowly(*arguments):
+    inside.set(); time.sleep(0.3)
+    return compile_object(*arguments)
+llvm.compile_object = slowly
+thread = threading.Thread(target=grainline.load, args=(products(1, 64),), kwargs={"cache": False}); thread.start()
+inside.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(60)
+    llvm.compile_object = compile_object
+    y = grainline.load(products(2, 128), cache=False)(x=x[:, :128])
+    os._exit(0 if y.shape == (64, 128) else 1)
+thread.join()
+print(json.dumps(os.waitpid(child, 0)[1]))
+""")
+    assert ended == 0, f"the child ended with {ended}; 14 is the alarm: it waited for a thread that it does not have"
+
+
 def test_a_table_that_is_looked_up_stays_pages_of_its_file() -> None:
     private_mib, dirty_kib, mapped_kib = fresh("""
 import tempfile

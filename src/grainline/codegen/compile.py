@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import threading
 import weakref
@@ -36,7 +37,8 @@ class Kernel:
 
 
 _live: weakref.WeakValueDictionary[tuple[str, str], Kernel] = weakref.WeakValueDictionary()
-_lock = threading.Lock()
+#: Held over a fork: the child finds it free, and neither LLVM nor a kernel half made by a thread that it does not have.
+_lock = threading.RLock()
 
 
 def compile_kernels(emitted: Sequence[EmittedKernel], store: cache.ObjectCache | None = None) -> dict[str, Kernel]:
@@ -110,3 +112,11 @@ def entry_name(item: EmittedKernel) -> str:
 def live_kernels() -> int:
     """Kernels that somebody in this process holds."""
     return len(_live)
+
+
+def _register_fork_hooks() -> None:
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
+
+
+_register_fork_hooks()
