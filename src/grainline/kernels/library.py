@@ -3,8 +3,10 @@
 A kernel is accepted where each written element is within `tolerance` (absolute + relative, TOLERANCE unless stated) of
 its meaning in double precision, and within `ulps` units in the last place. A unit is that of the element itself where
 `unit` is "element"; where sums or differences may cancel it is that of the largest magnitude in the last dimension of
-the result ("row"). A sum may lose another unit per IN_ORDER_TERMS terms that one lane adds up: all of them in a whole
-program, its share along a row. f16 and bf16 results may be off by another half unit of their own, their final rounding.
+the result ("row"), and of plain sums, whose terms of both signs cancel, that of a sum of random signs: the root of the
+sum of their squares ("terms"). A sum may lose another unit per IN_ORDER_TERMS terms that one lane adds up: all of them
+in a whole program, its share along a row. f16 and bf16 results may be off by another half unit of their own, their
+final rounding.
 
 The programs are in the symbols M (rows) and N (width) and, where a kernel has other extents, fixed small numbers.
 """
@@ -70,7 +72,7 @@ def _reduced(kind: str, axes: tuple[int, ...]) -> Kernel:
         lambda dtype: reductions.reduction(kind, (M, N), axes, dtype),
         lambda x, y: numpy_meaning.reduction(kind, x, axes),
         ulps=8 if kind in ("add", "mean") else 0,
-        unit="row",
+        unit="terms",
     )
 
 
