@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import threading
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -31,6 +29,7 @@ from grainline.runtime.executor import ModelExecutor
 from tests.conftest import make_model
 from tests.execgraph.toy import CALLABLES, feeds_of, machine_code, random_graph, variant
 from tests.fixtures.models import decoder_block
+from tests.runtime.company import check_fork, wrong_cases
 
 KINDS: tuple[dict[str, Any], ...] = (
     {"executor": "sequential"},
@@ -131,32 +130,13 @@ def test_several_threads_may_run_one_model(options: dict[str, Any]) -> None:
     graph = random_graph(7, size=20)
     executor = loaded(graph, **options)
     cases = [(feeds_of(n, n), interpret(graph, feeds_of(n, n), CALLABLES)) for n in range(1, 30)]
-    wrong: list[int] = []
-
-    def work() -> None:
-        for number, (feeds, expected) in enumerate(cases):
-            if not all(np.array_equal(a, b) for a, b in zip(executor.run(feeds), expected, strict=True)):
-                wrong.append(number)
-
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+    assert wrong_cases(executor, cases) == []
 
 
 @pytest.mark.parametrize("options", [SEQUENTIAL, SEVERAL], ids=str)
 def test_a_forked_child_has_streams_of_its_own(options: dict[str, Any]) -> None:
     graph = random_graph(5, size=20)
-    executor, feeds = loaded(graph, **options), feeds_of(9)
-    expected = executor.run(feeds)
-    child = os.fork()
-    if child == 0:
-        same = all(np.array_equal(a, b) for a, b in zip(executor.run(feeds), expected, strict=True))
-        os._exit(0 if same else 1)
-    assert os.waitpid(child, 0)[1] == 0
-    agree(expected, executor.run(feeds), "the parent goes on")
+    check_fork(loaded(graph, **options), feeds_of(9))
 
 
 # ---- copies ----------------------------------------------------------------------------------------------------

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import threading
 import time
 from typing import Any
 
@@ -22,6 +20,7 @@ from grainline.runtime.executor import ModelExecutor
 from grainline.session.inference import _executor_of
 from grainline.session.options import ExecutionMode, SessionOptions
 from tests.execgraph.toy import feeds_of, machine_code, random_graph
+from tests.runtime.company import check_fork, wrong_cases
 
 N = symbol("N")
 KINDS = (
@@ -99,19 +98,7 @@ def test_several_threads_may_run_one_multi_worker_model(workers: int) -> None:
     graph = random_graph(7, size=20)
     oracle, other = loaded(graph), loaded(graph, executor="multi-worker", workers=workers)
     cases = [(feeds_of(n, n), oracle.run(feeds_of(n, n))) for n in range(1, 40)]
-    wrong: list[int] = []
-
-    def work() -> None:
-        for number, (feeds, expected) in enumerate(cases):
-            if not all(np.array_equal(a, b) for a, b in zip(other.run(feeds), expected, strict=True)):
-                wrong.append(number)
-
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+    assert wrong_cases(other, cases) == []
 
 
 @pytest.mark.parametrize("options", KINDS, ids=str)
@@ -187,14 +174,7 @@ def test_workers_sleep_between_runs() -> None:
 
 def test_a_forked_child_starts_workers_of_its_own() -> None:
     executor = loaded(random_graph(5, size=20), executor="multi-worker", workers=3)
-    feeds = feeds_of(9)
-    expected = executor.run(feeds)
-    child = os.fork()
-    if child == 0:
-        same = all(np.array_equal(a, b) for a, b in zip(executor.run(feeds), expected, strict=True))
-        os._exit(0 if same else 1)
-    assert os.waitpid(child, 0)[1] == 0
-    assert all(np.array_equal(a, b) for a, b in zip(executor.run(feeds), expected, strict=True))
+    check_fork(executor, feeds_of(9))
 
 
 # ---- states ----------------------------------------------------------------------------------------------------

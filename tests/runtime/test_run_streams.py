@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from typing import Any
 
@@ -18,6 +17,7 @@ from grainline.runtime.device import Device
 from tests.execgraph.test_streams import branches
 from tests.execgraph.toy import CALLABLES, feeds_of, random_graph
 from tests.fixtures.models import decoder_block
+from tests.runtime.company import check_fork
 from tests.verification.test_streams_search import KINDS, loaded, on_streams
 
 SWITCH = "ENABLE_DYNAMIC_SHAPE_MULTI_STREAM"
@@ -142,11 +142,4 @@ def test_a_failing_command_of_any_stream_fails_the_run(moment: str) -> None:
 
 def test_a_forked_child_has_streams_of_its_own() -> None:
     device = Device("discrete")
-    executor, feeds = loaded(on_streams(branches(2), 2, device), device, KINDS[0]), x_of(9)
-    expected = executor.run(feeds)
-    child = os.fork()
-    if child == 0:
-        same = all(np.array_equal(a, b) for a, b in zip(executor.run(feeds), expected, strict=True))
-        os._exit(0 if same else 1)
-    assert os.waitpid(child, 0)[1] == 0
-    assert all(np.array_equal(a, b) for a, b in zip(executor.run(feeds), expected, strict=True))
+    check_fork(loaded(on_streams(branches(2), 2, device), device, KINDS[0]), x_of(9))

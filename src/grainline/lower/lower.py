@@ -25,12 +25,12 @@ from grainline.base.errors import ModelError, OutOfMemory, UnsupportedError
 from grainline.base.memory import memory_bytes
 from grainline.execgraph.builder import ABSENT, GraphBuilder, Result
 from grainline.execgraph.ir import ExecuteGraph, Variant, View
-from grainline.graph.free_symbols import free_symbols
 from grainline.graph.interp import evaluate_node
 from grainline.graph.ir import Constant, Graph, Node, Shape, Value
 from grainline.graph.ops import is_view
 from grainline.graph.passes.fuse import Group, fuse
 from grainline.graph.scaled import ScaledIntegers, scaled_integers
+from grainline.graph.symbols import free_symbols
 from grainline.lower import layout as lay
 from grainline.lower.access import Place, Unaddressable
 from grainline.lower.flow import is_flow, lower_flow
