@@ -180,20 +180,11 @@ bool move_slot(RunState& state, const Node& node) {
 }
 
 // a: stream, [b, c): events
-bool send_events(RunState& state, const Node& node) {
+template <Status (RunStreams::*step)(size_t stream, size_t event)>
+bool each_event(RunState& state, const Node& node) {
   for (int32_t i = node.b; i < node.c; ++i) {
     const auto event = static_cast<size_t>(state.program().event_lists[static_cast<size_t>(i)]);
-    Status status = state.streams->send(static_cast<size_t>(node.a), event);
-    if (!status.is_ok()) return state.fail(std::move(status));
-  }
-  return false;
-}
-
-// a: stream, [b, c): events
-bool wait_events(RunState& state, const Node& node) {
-  for (int32_t i = node.b; i < node.c; ++i) {
-    const auto event = static_cast<size_t>(state.program().event_lists[static_cast<size_t>(i)]);
-    Status status = state.streams->wait(static_cast<size_t>(node.a), event);
+    Status status = (*state.streams.*step)(static_cast<size_t>(node.a), event);
     if (!status.is_ok()) return state.fail(std::move(status));
   }
   return false;
@@ -244,8 +235,8 @@ constexpr KernelType kKernels[] = {
     {"PassExtents", "", pass_extents},
     {"EmptySlot", "memory", control_point},
     {"GrowMemory", "memory", grow_memory},
-    {"SendEvents", "memory", send_events},
-    {"WaitEvents", "memory", wait_events},
+    {"SendEvents", "memory", each_event<&RunStreams::send>},
+    {"WaitEvents", "memory", each_event<&RunStreams::wait>},
     {"AccessMemCrossStream", "memory", access_mem_cross_stream},
 };
 
