@@ -19,7 +19,6 @@ import importlib.util
 import itertools
 import math
 import sys
-import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -136,18 +135,6 @@ def onnxruntime_product(m: int, k: int, n: int, copies: int) -> tuple[Call, Any]
         return lambda: session.run_with_iobinding(binding)
 
     return in_turn(bound() for _ in range(copies)), {}
-
-
-def peak_loop() -> Callable[[], float]:
-    """Measures the GFLOP/s of `peak` on this thread, by its CPU time."""
-    call, turns_a_call = peak()[0], 100
-
-    def measure() -> float:
-        start = time.thread_time()
-        call(turns_a_call)
-        return turns_a_call * PEAK_FLOPS * peak_lanes() / (time.thread_time() - start) / 1e9
-
-    return measure
 
 
 def peak_lanes() -> int:
