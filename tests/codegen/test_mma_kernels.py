@@ -251,6 +251,14 @@ def test_a_kernel_of_no_blocks_does_nothing() -> None:
     kernel("panels").run([operands.a_buffer, operands.b_buffer, operands.c_buffer], operands.env)
 
 
+@pytest.mark.parametrize("form", ("rows", "columns", "scattered"))
+def test_blocks_of_matrices_without_rows_write_nothing(form: str) -> None:
+    for k, n in ((3, 17), (0, 5), (64, 400)):
+        operands, compiled = Operands(form, 0, k, n, h=3), kernel(form, "batches", batched=True)
+        assert compiled.blocks(operands.env) == 3
+        operands.run(compiled)
+
+
 @pytest.mark.parametrize("form,batch", (("panels", None), ("columns", 4), ("rows", symbol("H"))))
 def test_the_realisations_of_a_product_share_one_text(form: str, batch: int | None) -> None:
     """They differ in argument words only, so a product is compiled once."""

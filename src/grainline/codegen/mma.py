@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from grainline.base.dims import Expr
+from grainline.base.dims import Expr, maximum
 from grainline.base.dtypes import BOOL
 from grainline.codegen.emit import ModuleText, Reg
 from grainline.codegen.kernel import PLACEHOLDER, EmittedKernel, finished, math_form
@@ -39,6 +39,7 @@ from grainline.plan.mma import (
     Realisation,
     scratch_layout,
 )
+from grainline.plan.mma_chain import ChainRealisation
 from grainline.plan.types import Plan
 from grainline.tile.access import LinearAccess, linear_access
 from grainline.tile.ir import Axis
@@ -74,8 +75,12 @@ def emit_mma(plans: Sequence[Plan]) -> tuple[EmittedKernel, ...]:
 def _words(kernel: KernelText, plan: Plan) -> tuple[Expr, ...]:
     chosen = plan.mapping.details
     assert isinstance(chosen, Realisation)
-    own = {COLUMN_RANGE: chosen.column_range, BLOCK_STRIPS: chosen.block_strips, STRIPS: chosen.strips}
-    return kernel.words(own)
+    return kernel.words({COLUMN_RANGE: chosen.column_range, **strip_words(chosen)})
+
+
+def strip_words(plan: Realisation | ChainRealisation) -> dict[str, int | Expr]:
+    """A matrix without rows has one strip, which does nothing: a block of whole matrices may hold it."""
+    return {BLOCK_STRIPS: plan.block_strips, STRIPS: maximum(plan.strips, 1)}
 
 
 def _float_functions(kernel: KernelText, form: TileForm, chosen: Realisation) -> None:
@@ -164,8 +169,8 @@ class _Strips:
         w = self.w
         self.strips = w.own_word(STRIPS)
         self.rows = StripRows.of(w, self.product, self.strips)
-        places, is_float = (self.scratch.packed_a, self.scratch.packed_a_size), self.plan.product.b_form != "quads"
-        self.left = LeftRows(self.rows, self.form.a_row_stride, *places, "pack_a", self.plan.packs_a and is_float)
+        places, pack = (self.scratch.packed_a, self.scratch.packed_a_size), "pack_a" if self.plan.packs_a else ""
+        self.left = LeftRows(self.rows, self.form.a_row_stride, *places, pack, self.plan.product.b_form != "quads")
         if self.product.offers_columns:
             w.loop(w.divide("%low", self.strips), self._after_last_range(), 1, self._range)
         else:
@@ -202,8 +207,7 @@ class _Strips:
         """Strips that share the chunks of B."""
         w = self.w
         each = partial(each_strip, w, first, after)
-        if self.plan.packs_a:
-            each(partial(self.left.fill, w))
+        each(partial(self.left.fill, w))
         step = self._chunk_columns(w.sub(after, first), run.count)
         share = shares(w, self.product, run, (first, after, high), step) if self.form.fetches_ahead else None
 
@@ -240,21 +244,12 @@ class _Strips:
         ldc = w.extent(self.scratch.strip_row) if self.form.to_strip else "0"
 
         def arguments(start: int) -> str:
-            a = self._left(first, rows, slot, start)
+            a = self.left.at(w, first, rows, slot, start)
             text = f"ptr %args, ptr {a}, ptr {b[0]}, i64 {b[1]}, i64 {b[2]}, i64 {columns}, i64 {ldc}"
             text += "".join(f", ptr {p}" for p in self._outputs(first, slot, column, start))
             return text + (share.arguments() if share else "")
 
         call_tile(w, "", (rows, self.product.strip_rows), arguments)
-
-    def _left(self, first: str, rows: str, slot: str, start: int) -> str:
-        """Row `start` of the left rows of a strip: packed, or in place."""
-        w = self.w
-        in_place = self.left.in_place(w, w.add(first, str(start)))
-        if not self.plan.packs_a:
-            return in_place
-        packed = w.at(self.left.slot(w, slot), str(start))
-        return packed if start else w.choose(self.left.is_packed(w, rows), packed, in_place, "ptr")
 
     def _outputs(self, first_row: str, slot: str, column: str, start: int) -> list[str]:
         """The pointers of the tile function at row `start` of the strip and `column`."""

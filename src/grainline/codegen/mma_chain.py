@@ -16,7 +16,7 @@ from grainline.base.dtypes import BOOL, F32, I64
 from grainline.codegen.emit import ModuleText, Reg
 from grainline.codegen.evaluate import Evaluator
 from grainline.codegen.kernel import PLACEHOLDER, EmittedKernel, finished, math_form
-from grainline.codegen.mma import emit_mma
+from grainline.codegen.mma import BLOCK_STRIPS, STRIPS, emit_mma, strip_words
 from grainline.codegen.mma_ahead import Runs, ahead_function, claim, fetches, left_runs, right_runs
 from grainline.codegen.mma_epilogue import streams_of
 from grainline.codegen.mma_nest import (
@@ -28,7 +28,6 @@ from grainline.codegen.mma_nest import (
     coordinates,
     each_strip,
     pack_right,
-    strip_count,
 )
 from grainline.codegen.mma_pack import pack_a_function, pack_b_function
 from grainline.codegen.mma_strip import whole_rows_function
@@ -43,8 +42,6 @@ from grainline.tile.ir import Axis
 
 # Leaving out whole multiples of the widest packets leaves the partial sums of the others as they were.
 SEEN_STEP = 64
-# The argument word that differs between the realisations of a chain.
-BLOCK_STRIPS = "strips of a block"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +85,9 @@ def emit_products(plans: Sequence[Plan]) -> tuple[EmittedKernel, ...]:
 
 
 def _words(kernel: KernelText, plan: Plan) -> tuple[Expr, ...]:
-    assert isinstance(plan.mapping.details, ChainRealisation)
-    return kernel.words({BLOCK_STRIPS: plan.mapping.details.block_strips})
+    chosen = plan.mapping.details
+    assert isinstance(chosen, ChainRealisation)
+    return kernel.words(strip_words(chosen))
 
 
 def _stages(chain: Chain, scratch: ChainScratch) -> tuple[_Stage, _Stage]:
@@ -139,7 +137,7 @@ def _entry(w: Writer, stages: tuple[_Stage, _Stage]) -> None:
 
 
 def _matrices(w: Writer, stages: tuple[_Stage, _Stage]) -> list[Reg]:
-    strips, unit = strip_count(w, stages[0].product), w.own_word(BLOCK_STRIPS)
+    strips, unit = w.own_word(STRIPS), w.own_word(BLOCK_STRIPS)
     blocks = w.divide(w.add(strips, w.sub(unit, "1")), unit)
     after = w.add(w.divide(w.add("%end", "-1"), blocks), "1")
 
@@ -185,7 +183,7 @@ class _Strips:
         parameters += [("i64", f"x{i}") for i in range(len(batch))]
         self.w = kernel.internal("strips", parameters, "i32")
         self.batch: dict[Axis, str] = {axis: f"%x{i}" for i, axis in enumerate(batch)}
-        self.rows = StripRows.of(self.w, plan.chain.first, strip_count(self.w, plan.chain.first))
+        self.rows = StripRows.of(self.w, plan.chain.first, self.w.own_word(STRIPS))
         form = stages[0].form
         places = scratch.packed_a, scratch.packed_a_size
         self.left = LeftRows(self.rows, form.a_row_stride, *places, f"{form.prefix}pack_a", keeps_single=True)
@@ -306,18 +304,11 @@ class _Strips:
             depth = f", i64 {self._seen_by(slot)}"
         first, rows = self.rows.at(w, strip)
         ldc = w.extent(stage.row) if stage.form.to_strip else "0"
-        left = self._left(stage, first, rows, slot)
+        # The first product reads its rows packed or in place, the second the finished strip of the first.
+        left = self._strip_slot(self.stages[0], slot) if stage.number else self.left.at(w, first, rows, slot)
         arguments = f"ptr %args, ptr {left}, ptr {b[0]}, i64 {b[1]}, i64 {b[2]}, i64 {columns}, i64 {ldc}"
         arguments += "".join(f", ptr {p}" for p in self._outputs(stage, first, slot, column)) + depth
         call_tile(w, stage.form.prefix, (rows, STRIP_ROWS), lambda _: arguments)
-
-    def _left(self, stage: _Stage, first: str, rows: str, slot: str) -> str:
-        """The left rows of a strip: packed (a single row is read in place), or the finished strip before."""
-        w = self.w
-        if stage.number == 1:
-            return self._strip_slot(self.stages[0], slot)
-        left = self.left
-        return w.choose(left.is_packed(w, rows), left.slot(w, slot), left.in_place(w, first), "ptr")
 
     def _outputs(self, stage: _Stage, first: str, slot: str, column: str) -> list[str]:
         """The pointers of the tile function at the strip's first row and `column`."""

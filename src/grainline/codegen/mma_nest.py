@@ -26,12 +26,6 @@ def address(w: Writer, view: View | None, access: LinearAccess, at: Mapping[Axis
     return w.at(w.view(view), offset)
 
 
-def strip_count(w: Writer, product: Product) -> str:
-    """Strips of one matrix, at least 1."""
-    m, rows = w.extent(product.m.extent), product.strip_rows
-    return w.larger(w.divide(w.add(m, str(rows - 1)), str(rows)), "1")
-
-
 def each_strip(w: Writer, first: str, after: str, body: Callable[[str, str], None]) -> None:
     """`body` of every strip first..after-1 and of its slot, counted from 0."""
     w.loop(first, after, 1, lambda strip: body(strip, w.sub(strip, first)))
@@ -129,7 +123,7 @@ class StripRows:
 class LeftRows:
     """The left rows of strips, at %a in rows `row_stride` apart, and packed in slots of %scratch (floats).
 
-    pack: the function that packs. keeps_single: a single row is never packed, it is read in place.
+    pack: the function that packs, "" where all rows are read in place. keeps_single: so is a single row.
     """
 
     rows: StripRows
@@ -150,8 +144,18 @@ class LeftRows:
         """Whether a strip of `rows` rows is packed, as i1."""
         return w.less("1", rows) if self.keeps_single else "true"
 
+    def at(self, w: Writer, first: str, rows: str, slot: str, start: int = 0) -> str:
+        """Row `start` of a strip that begins at row `first`: packed, or in place."""
+        in_place = self.in_place(w, w.add(first, str(start)))
+        if not self.pack:
+            return in_place
+        packed = w.at(self.slot(w, slot), str(start))
+        return packed if start else w.choose(self.is_packed(w, rows), packed, in_place, "ptr")
+
     def fill(self, w: Writer, strip: str, slot: str) -> None:
         """Packs the rows of a strip into its slot."""
+        if not self.pack:
+            return
         first, rows = self.rows.at(w, strip)
 
         def pack() -> list[Reg]:

@@ -87,11 +87,6 @@ class Product:
         return extent_product(axis.extent for axis in self.batch)
 
     @property
-    def strips(self) -> int | Expr:
-        """Strips of one matrix."""
-        return ceil_div(self.m.extent, self.strip_rows)
-
-    @property
     def offers_columns(self) -> bool:
         """Whether a block may hold a part of the columns: nothing after the product crosses them."""
         n = self.n.extent
@@ -279,10 +274,10 @@ class Realisation:
 
     @property
     def strips(self) -> int | Expr:
-        """Strips of one matrix: of many rows one or an even number, so that two threads have equal shares."""
+        """Strips of one matrix: many rows in an even number, so that two threads have equal shares."""
         m, rows = self.product.m.extent, self.product.strip_rows
         if rows == STRIP_ROWS:
-            return self.product.strips
+            return ceil_div(m, rows)
         rows = rows // 2 if self.form == HALF_STRIPS else rows
         return maximum(ceil_div(m, 2 * rows) * 2 - maximum(2 - ceil_div(m, rows), 0), 0)
 
@@ -303,8 +298,8 @@ class Realisation:
 
     @property
     def block_strips(self) -> int | Expr:
-        """Strips that a block holds."""
-        return self.strips if self.form == "batches" else 1
+        """Strips that a block holds, at least one."""
+        return maximum(self.strips, 1) if self.form == "batches" else 1
 
     def __str__(self) -> str:
         rows = self.product.strip_rows

@@ -182,14 +182,19 @@ class ChainRealisation:
     strips_together: int
 
     @property
+    def strips(self) -> int | Expr:
+        """Strips of one matrix."""
+        return ceil_div(self.chain.first.m.extent, STRIP_ROWS)
+
+    @property
     def block_strips(self) -> int | Expr:
-        """Strips that a block holds."""
-        return {"strips": 1, "groups": GROUP_STRIPS, "batches": maximum(self.chain.first.strips, 1)}[self.form]
+        """Strips that a block holds, at least one."""
+        return {"strips": 1, "groups": GROUP_STRIPS, "batches": maximum(self.strips, 1)}[self.form]
 
     @property
     def blocks(self) -> int | Expr:
-        first = self.chain.first
-        return first.matrices if self.form == "batches" else first.matrices * ceil_div(first.strips, self.block_strips)
+        matrices = self.chain.first.matrices
+        return matrices if self.form == "batches" else matrices * ceil_div(self.strips, self.block_strips)
 
     def __str__(self) -> str:
         forms = " then ".join(f"B {s.b_form}, epilogue in {s.epilogue_form}" for s in self.chain.stages)
@@ -256,7 +261,7 @@ def stage_rows(chain: Chain, stage: Product) -> tuple[TileProgram, View, Axis]:
 
 def chain_cost_ps(plan: ChainRealisation, machine: Machine) -> int | Expr:
     """Predicted picoseconds of all blocks on one core, in the terms of single products."""
-    chain, total = plan.chain, plan.chain.first.matrices * plan.chain.first.strips * STRIP_PS
+    chain, total = plan.chain, plan.chain.first.matrices * plan.strips * STRIP_PS
     for stage in chain.stages:
         right = stage.k.extent * (ceil_div(stage.n.extent, PANEL) * PANEL)
         total = total + stage.matrices * right * (stage.m.extent * fma_ps(machine) + 4 * B_BYTE_PS)
