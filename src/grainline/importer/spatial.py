@@ -32,13 +32,13 @@ def closed_shape(b: Builder, call: Call) -> Shape | None:
         if weights.shape is None or len(weights.shape) != rank + 2:
             return None
         channels, window = b.shape(weights)[0], b.shape(weights)[2:]
-    if len(window) != rank or call.integer("ceil_mode", 0):
+    if len(window) != rank:
         return None
-    spatial = _spatial(call, shape[2:], window)
+    spatial = _spatial(b, call, shape[2:], window)
     return None if spatial is None else (shape[0], channels, *spatial)
 
 
-def _spatial(call: Call, sizes: Shape, window: Shape) -> tuple[Extent, ...] | None:
+def _spatial(b: Builder, call: Call, sizes: Shape, window: Shape) -> tuple[Extent, ...] | None:
     rank = len(sizes)
     strides = call.integers("strides", (1,) * rank)
     dilations = call.integers("dilations", (1,) * rank)
@@ -52,5 +52,17 @@ def _spatial(call: Call, sizes: Shape, window: Shape) -> tuple[Extent, ...] | No
     for axis, size in enumerate(sizes):
         around = pads[axis] + pads[rank + axis] if padding == "NOTSET" else 0
         covered = (window[axis] - 1) * dilations[axis] + 1
-        result.append(dims.floordiv(size + around - covered, strides[axis]) + 1)
+        if call.integer("ceil_mode", 0):
+            result.append(_rounded_up(b, size, around - covered, strides[axis], size + pads[axis]))
+        else:
+            result.append(dims.floordiv(size + around - covered, strides[axis]) + 1)
     return tuple(result)
+
+
+def _rounded_up(b: Builder, size: Extent, more: Extent, stride: int, end: Extent) -> Extent:
+    """The steps in ceil_mode: a last window that would begin beyond the input and its first padding is left out. The
+    inference of onnx counts it, so what is not a number here is left to the run."""
+    if not (isinstance(size, int) and isinstance(more, int) and isinstance(end, int)):
+        return dims.symbol(b.fresh_symbol("rt"))
+    steps = -(-(size + more) // stride) + 1
+    return steps - 1 if (steps - 1) * stride >= end else steps

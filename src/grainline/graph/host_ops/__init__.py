@@ -10,9 +10,33 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from grainline.graph.host_ops import arithmetic, contrib, control_flow, indexing, quantisation, reductions, shape, text
+from grainline.graph.host_ops import (
+    arithmetic,
+    contrib,
+    control_flow,
+    convolution,
+    indexing,
+    pooling,
+    quantisation,
+    recurrent,
+    reductions,
+    shape,
+    text,
+)
 
-FAMILIES = (arithmetic, contrib, control_flow, indexing, quantisation, reductions, shape, text)
+FAMILIES = (
+    arithmetic,
+    contrib,
+    control_flow,
+    convolution,
+    indexing,
+    pooling,
+    quantisation,
+    recurrent,
+    reductions,
+    shape,
+    text,
+)
 
 TABLE: dict[tuple[str, str], Callable[[Any], Any]] = {
     key: rule for family in FAMILIES for key, rule in family.TABLE.items()
