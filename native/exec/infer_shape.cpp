@@ -163,27 +163,37 @@ bool RunState::tile(const Group& group, bool is_first) {
   if (is_first) {
     homes_wanted = 1;
     is_splittable_ = false;
-    wants_threads = is_worth_waking(group);
   }
+  const bool is_worth = is_worth_waking(group);
+  if (is_first) wants_threads = is_worth;
+  const int homes = wants_threads || is_worth ? homes_allowed : 1;
   for (int64_t i = group.launch_begin; i < group.launch_end; ++i)
-    tile_launch(static_cast<size_t>(program_->group_launches[static_cast<size_t>(i)]));
+    tile_launch(static_cast<size_t>(program_->group_launches[static_cast<size_t>(i)]), homes);
   tiled_homes_ = homes_allowed;
   return false;
 }
 
-// Pool threads are woken once, at the start of a run: when what all launches save with awake
-// threads is more than waking them costs and what is lost until they have come. Where threads do
-// not stay awake every launch wakes its own, which its price says.
+// Pool threads are woken once, at the start of a run, or by the first launch of a group whose
+// extents are known later: when what its launches save with awake threads is more than waking them
+// costs and what is lost until they have come. Where threads do not stay awake every launch wakes
+// its own, which its price says. What a table says is not weighed.
 bool RunState::is_worth_waking(const Group& group) {
   double saved_ps = 0;
+  bool is_wanted = false;
   for (int64_t i = group.launch_begin; i < group.launch_end; ++i) {
     const auto launch = static_cast<size_t>(program_->group_launches[static_cast<size_t>(i)]);
+    if (const TableRow* row = tabulated(program_->launches[launch])) {
+      is_splittable_ |= row->homes > 1;
+      is_wanted |= row->homes > 1 && homes_allowed > 1;
+      continue;
+    }
     const auto first = static_cast<size_t>(program_->launches[launch].variant_begin);
     const double alone = choose(program_->variants[first], 1).time_ps;
     is_splittable_ |= alone > costs.hot_paid_ps + costs.hot_delay_ps;
     if (homes_allowed > 1)
       saved_ps += alone - choose(program_->variants[first], homes_allowed).time_ps;
   }
+  if (is_wanted) return true;
   if (!Pool::process().keeps_threads_hot()) return saved_ps > 0;
   return saved_ps > costs.parked_paid_ps + (costs.parked_delay_ps - costs.parked_paid_ps) / 2;
 }
@@ -194,20 +204,46 @@ LaunchChoice RunState::choose(const VariantRow& variant, int homes) const {
   return choose_launch(work, homes, Pool::process().keeps_threads_hot(), costs);
 }
 
-// Picks the variant that ends first by its prediction, then fills what the launch needs.
-void RunState::tile_launch(size_t launch) {
+// The row of the launch's table that is nearest to the extents of this run, or null.
+const TableRow* RunState::tabulated(const LaunchRow& launch) const {
+  if (launch.table < 0) return nullptr;
   const Program& p = *program_;
-  const LaunchRow& row = p.launches[launch];
-  const VariantRow* best = &p.variants[static_cast<size_t>(row.variant_begin)];
-  const int homes = wants_threads ? homes_allowed : 1;
-  LaunchChoice choice = choose(*best, homes);
-  for (int64_t v = row.variant_begin + 1; v < row.variant_end; ++v) {
-    const VariantRow& variant = p.variants[static_cast<size_t>(v)];
-    const LaunchChoice trial = choose(variant, homes);
+  const LaunchTableRow& table = p.launch_tables[static_cast<size_t>(launch.table)];
+  size_t point = 0;
+  for (int64_t a = table.axis_begin; a < table.axis_end; ++a) {
+    const TableAxisRow& axis = p.table_axes[static_cast<size_t>(a)];
+    const auto count = static_cast<size_t>(axis.extent_end - axis.extent_begin);
+    const std::span steps(&p.table_extents[static_cast<size_t>(axis.extent_begin)], count);
+    point = point * count + nearest_step(steps, value(axis.value));
+  }
+  return &p.table_rows[static_cast<size_t>(table.row_begin) + point];
+}
+
+// The variant that the launch's table names, else the one that ends first by its prediction.
+LaunchChoice RunState::choose_variant(const LaunchRow& row, int homes,
+                                      const VariantRow** best) const {
+  const VariantRow* variants = &program_->variants[static_cast<size_t>(row.variant_begin)];
+  if (const TableRow* said = tabulated(row)) {
+    *best = variants + (homes > 1 ? said->variant : said->alone);
+    return tabulated_launch(*said, value((*best)->blocks), homes);
+  }
+  *best = variants;
+  LaunchChoice choice = choose(*variants, homes);
+  for (int64_t v = 1; v < row.variant_end - row.variant_begin; ++v) {
+    const LaunchChoice trial = choose(variants[v], homes);
     if (trial.time_ps >= choice.time_ps) continue;
-    best = &variant;
+    *best = variants + v;
     choice = trial;
   }
+  return choice;
+}
+
+// Chooses, then fills what the launch needs.
+void RunState::tile_launch(size_t launch, int homes) {
+  const Program& p = *program_;
+  const LaunchRow& row = p.launches[launch];
+  const VariantRow* best = nullptr;
+  const LaunchChoice choice = choose_variant(row, homes, &best);
   const size_t stride = (static_cast<size_t>(value(best->scratch_bytes)) + kMemoryAlignment - 1) &
                         ~(kMemoryAlignment - 1);
   uint64_t* argument = &arguments[static_cast<size_t>(p.argument_begin[launch])];

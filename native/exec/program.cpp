@@ -89,7 +89,34 @@ struct Bounds {
            is_range(l.variant_begin, l.variant_end, p.variants.size()) &&
            is_range(l.word_begin, l.word_end, p.words.size()) &&
            is_range(l.view_begin, l.view_end, p.views.size()) && text(l.key) &&
-           (l.copy_flow < 0 || is_index(l.copy_flow, p.copy_flows.size()));
+           (l.copy_flow < 0 || is_index(l.copy_flow, p.copy_flows.size())) &&
+           (l.table < 0 || fits(l));
+  }
+  // The launch has the variants that its table speaks of.
+  bool fits(const LaunchRow& l) const {
+    if (!is_index(l.table, p.launch_tables.size())) return false;
+    const LaunchTableRow& table = p.launch_tables[static_cast<size_t>(l.table)];
+    if (!is_range(table.axis_begin, table.axis_end, p.table_axes.size())) return false;
+    int64_t points = 1;
+    for (int64_t a = table.axis_begin; a < table.axis_end; ++a) {
+      const TableAxisRow& axis = p.table_axes[static_cast<size_t>(a)];
+      if (!holds(axis) ||
+          __builtin_mul_overflow(points, axis.extent_end - axis.extent_begin, &points))
+        return false;
+    }
+    const int64_t begin = table.row_begin;
+    const auto size = static_cast<int64_t>(p.table_rows.size());
+    if (begin < 0 || begin > size || points > size - begin) return false;
+    const auto count = static_cast<size_t>(l.variant_end - l.variant_begin);
+    return std::all_of(p.table_rows.begin() + begin, p.table_rows.begin() + begin + points,
+                       [&](const TableRow& row) {
+                         return is_index(row.alone, count) && is_index(row.variant, count) &&
+                                row.blocks >= 0 && row.grain >= 1;
+                       });
+  }
+  bool holds(const TableAxisRow& a) const {
+    return value(a.value) && a.extent_begin < a.extent_end &&
+           is_range(a.extent_begin, a.extent_end, p.table_extents.size());
   }
   bool holds(const VariantRow& v) const {
     return is_index(v.key, p.tile_kernels.size()) && value(v.blocks) && value(v.cost_ps) &&
@@ -221,6 +248,10 @@ void read_tables(Reader& reader, Program* p) {
   reader.table(&p->outputs);
   reader.table(&p->launches);
   reader.table(&p->variants);
+  reader.table(&p->launch_tables);
+  reader.table(&p->table_axes);
+  reader.table(&p->table_extents);
+  reader.table(&p->table_rows);
   reader.table(&p->words);
   reader.table(&p->views);
   reader.table(&p->host_calls);

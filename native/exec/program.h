@@ -13,6 +13,7 @@
 
 #include "base/kernel_abi.h"
 #include "base/status.h"
+#include "cost/table.h"
 #include "exec/schedule.h"
 
 namespace grainline {
@@ -20,7 +21,7 @@ namespace grainline {
 class RunState;
 
 inline constexpr int64_t kProgramMagic = 0x4E4C5247;
-inline constexpr int64_t kProgramFormat = 6;
+inline constexpr int64_t kProgramFormat = 7;
 
 // Values: constants first, then one per instruction, sorted by group.
 enum class Operation : int64_t { dim, add, sub, mul, floordiv, mod, min, max };
@@ -64,6 +65,14 @@ struct OutputRow {
 struct LaunchRow {
   int64_t variant_begin, variant_end, word_begin, word_end, view_begin, view_end, key, tiling_slot;
   int64_t copy_flow;  // whose results travel in the words of this launch, or -1
+  int64_t table;  // what chooses variant, grain and homes instead of their predicted time, or -1
+};
+// Its rows are one per point of the product of the axes, the last one fastest.
+struct LaunchTableRow {
+  int64_t axis_begin, axis_end, row_begin;
+};
+struct TableAxisRow {
+  int64_t value, extent_begin, extent_end;
 };
 struct VariantRow {
   int64_t key, blocks, cost_ps, scratch_bytes, traffic_bytes, task_ps, word_begin, word_end;
@@ -117,6 +126,10 @@ struct Program {
   std::vector<OutputRow> outputs;
   std::vector<LaunchRow> launches;
   std::vector<VariantRow> variants;
+  std::vector<LaunchTableRow> launch_tables;
+  std::vector<TableAxisRow> table_axes;
+  std::vector<int64_t> table_extents;
+  std::vector<TableRow> table_rows;
   std::vector<int64_t> words;
   std::vector<ViewRow> views;
   std::vector<HostCallRow> host_calls;

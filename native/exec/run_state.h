@@ -159,7 +159,7 @@ class RunState {
 
   int homes_allowed = 1;       // for this run
   int homes_wanted = 1;        // the most that a launch of the current tiling uses
-  bool wants_threads = false;  // there is enough work to wake pool threads for
+  bool wants_threads = false;  // the launches that are known first are worth waking pool threads
   const MachineCosts costs = machine_costs();
 
  private:
@@ -190,7 +190,9 @@ class RunState {
   bool tile(const Group& group, bool is_first);
   bool is_worth_waking(const Group& group);
   LaunchChoice choose(const VariantRow& variant, int homes) const;
-  void tile_launch(size_t launch);
+  const TableRow* tabulated(const LaunchRow& launch) const;
+  LaunchChoice choose_variant(const LaunchRow& row, int homes, const VariantRow** best) const;
+  void tile_launch(size_t launch, int homes);
 
   std::shared_ptr<const Program> program_;
   std::mutex failure_lock_;

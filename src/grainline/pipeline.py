@@ -20,13 +20,14 @@ from typing import Any
 
 from grainline import saved
 from grainline.base import dims, log, progress
+from grainline.base.errors import OptionError
 from grainline.base.knobs import Options, is_multi_worker, stream_count
 from grainline.codegen.cache import ObjectCache, open_cache
 from grainline.codegen.compile import Kernel, compile_kernels, entry_name
 from grainline.codegen.kernel import EmittedKernel, emit_variants
 from grainline.codegen.llvm import assembly
 from grainline.compiled import CompiledModel
-from grainline.execgraph.ir import ExecuteGraph, Variant
+from grainline.execgraph.ir import ExecuteGraph, LaunchTable, Variant
 from grainline.execgraph.passes import PassOptions, optimise
 from grainline.execgraph.passes.assign_streams import explain as explain_streams
 from grainline.execgraph.passes.remove_launch_free_edge import explain as explain_edges
@@ -42,8 +43,9 @@ from grainline.plan.machine import use_machine
 from grainline.plan.mma_chain import refusal_of
 from grainline.plan.panels import PANEL, pack_panels, pack_quads
 from grainline.plan.planner import plan
+from grainline.plan.policy import ExecutionCostPolicy
 from grainline.plan.target import Target, host_target
-from grainline.plan.types import PlanResult
+from grainline.plan.types import DEFAULT_OPTIONS, PlannerOptions, PlanResult, PolicyTable
 from grainline.runtime.device import device_of
 from grainline.runtime.executor import ModelExecutor
 from grainline.tile.ir import TileProgram
@@ -68,7 +70,7 @@ def compile_graph(
     store = open_cache(options.cache_dir) if options.cache else ObjectCache(None)
     target = host_target(store.folder)
     use_machine(target)
-    kernels = KernelTable(target)
+    kernels = KernelTable(_planned_for(target, options), _planner_options(options))
     with step("passes"):
         graph = run_passes(imported, after=show_graph)
     is_discrete = options.device_name == "discrete"
@@ -142,6 +144,29 @@ def show_kernel(program: TileProgram, result: PlanResult, kernels: tuple[Emitted
             log.debug(5, assembly(kernel.text, kernel.target))
 
 
+def _planned_for(target: Target, options: Options) -> Target:
+    """A policy's table is for the threads of the model; what is saved for others to load is for all there are."""
+    has_limit = options.cost_policy is not None and options.threads
+    return replace(target, homes=min(options.threads or 0, target.homes)) if has_limit else target
+
+
+def _planner_options(options: Options) -> PlannerOptions:
+    """OptionError when the cost policy is none."""
+    policy = options.cost_policy
+    if policy is not None and not isinstance(policy, ExecutionCostPolicy):
+        raise OptionError(
+            "the option cost_policy cannot be used", expected="an ExecutionCostPolicy", found=type(policy).__name__
+        )
+    return replace(DEFAULT_OPTIONS, cost_policy=policy)
+
+
+def _launch_table(table: PolicyTable | None, back: Mapping[str, dims.Expr]) -> LaunchTable | None:
+    if table is None:
+        return None
+    axes = tuple((back.get(name, dims.symbol(name)), extents) for name, extents in table.axes)
+    return LaunchTable(axes, tuple((r.alone, r.variant, r.blocks, r.grain, r.homes) for r in table.rows))
+
+
 @dataclass
 class KernelTable:
     """The kernels of one model: each distinct program is planned and emitted once.
@@ -150,6 +175,7 @@ class KernelTable:
     """
 
     target: Target
+    options: PlannerOptions = DEFAULT_OPTIONS
     plans: dict[str, PlanResult] = field(default_factory=dict)
     kernels: dict[str, tuple[EmittedKernel, ...]] = field(default_factory=dict)
     names: dict[str, dict[str, None]] = field(default_factory=dict)
@@ -158,13 +184,13 @@ class KernelTable:
         """What `lower` needs of this room."""
         return Backend(self.plan, pack_panels, PANEL, refusal_of, self.quads)
 
-    def plan(self, program: TileProgram) -> tuple[str, tuple[Variant, ...]]:
-        """The key of a program and its variants, with all extents in the symbols of `program`."""
+    def plan(self, program: TileProgram) -> tuple[str, tuple[Variant, ...], LaunchTable | None]:
+        """The key of a program, its variants and a policy's table, with all extents in the symbols of `program`."""
         shared, symbols = canonical(program)
         key = to_text(shared)
         self.names.setdefault(key, {})[program.name] = None
         if key not in self.plans:
-            result = plan(shared, self.target)
+            result = plan(shared, self.target, self.options)
             self.plans[key] = result
             self.kernels[key] = emit_variants(result.variants)
             show_kernel(shared, result, self.kernels[key])
@@ -181,7 +207,7 @@ class KernelTable:
             )
             for chosen, kernel in zip(self.plans[key].variants, self.kernels[key], strict=True)
         )
-        return variants[0].key, variants
+        return variants[0].key, variants, _launch_table(self.plans[key].table, back)
 
     def quads(self, k: int) -> Callable[[Any], Any] | None:
         """How an i8 matrix of `k` rows is packed where products with it are computed in integers."""

@@ -7,7 +7,8 @@ entries are hash-checked (see `codegen/cache.py`), which is what makes unpicklin
 The key covers the model (content of bytes; path, size, times and inode of a file), the memory that its limits were
 made for, whether its graph is for several workers and for which device, the processor and its prices, the LLVM wheel,
 and every source file of this package. Weights are not stored: a recipe says where in the model they lie and what is
-computed from them. A model with host operators or external data is not saved.
+computed from them. A model with host operators, external data or a cost policy of its
+own is not saved.
 Whatever goes wrong while loading means "not saved".
 """
 
@@ -84,7 +85,7 @@ def open_or_compile(source: Any, options: Options) -> CompiledModel:
 
 def locate(source: Any, options: Options) -> Spot | None:
     """The spot of a model, or None when it cannot be saved (no cache, no file). OptionError: a broken calibration."""
-    if not options.cache:
+    if not options.cache or options.cost_policy is not None:
         return None
     try:
         identity, data = _identity(source)

@@ -228,6 +228,7 @@ class Options:
     memory_limit_bytes: int | None = None
     workers: int | None = None
     device: Any = None  # one of DEVICES, or a grainline.Device
+    cost_policy: Any = None  # a grainline.plan.policy.ExecutionCostPolicy; None: the calibrated one
 
     def __post_init__(self) -> None:
         _check_integer("threads", self.threads)
@@ -264,6 +265,7 @@ class Options:
             memory_limit_bytes=limit_mib << 20 if self.memory_limit_bytes is None else self.memory_limit_bytes,
             workers=workers,
             device=DEVICE.read(environ) if self.device is None else self.device,
+            cost_policy=self.cost_policy,
         )
 
 

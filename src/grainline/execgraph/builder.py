@@ -27,6 +27,7 @@ from grainline.execgraph.ir import (
     Guard,
     HostOp,
     Input,
+    LaunchTable,
     Limit,
     Output,
     Shape,
@@ -148,11 +149,19 @@ class GraphBuilder:
         views: Sequence[View],
         words: Sequence[Extent] = (),
         compute_node: str = "",
+        table: LaunchTable | None = None,
     ) -> int:
-        """Runs one tile kernel. Arguments of the native function: addresses of views, words, words of the variant."""
-        of_variants = [extent for variant in variants for extent in variant.extents]
+        """Runs one tile kernel. Arguments of the native function: addresses of views, words, words of the variant.
+
+        `table`: what chooses among the variants, else their predicted times do.
+        """
+        extents = [extent for variant in variants for extent in variant.extents]
+        attributes: dict[str, Any] = {"variants": tuple(variants)}
+        if table is not None:
+            attributes["table"] = table
+            extents += [extent for extent, _ in table.axes]
         tiling = self._slot("tiling", compute_node or key)
-        self._add("main", "Tiling", {"variants": tuple(variants)}, compute_node, outputs=(tiling,), extents=of_variants)
+        self._add("main", "Tiling", attributes, compute_node, outputs=(tiling,), extents=extents)
         workspace: tuple[int, ...] = ()
         if any(variant.scratch_bytes != 0 for variant in variants):
             workspace = (self._slot("workspace", compute_node or key),)

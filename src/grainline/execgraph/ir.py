@@ -151,6 +151,19 @@ class Variant:
 
 
 @dataclass(frozen=True, slots=True)
+class LaunchTable:
+    """What a launch does by extents that stand for all others; without a table it is chosen by predicted time.
+
+    `axes`: (extent, its representative values, ascending). `rows`: one per point of their product, the last axis
+    fastest: (variant for one thread, variant for more, its blocks at this point, blocks of a task, threads). A launch
+    takes the row that is nearest to its extents, and tasks in proportion to its blocks; as they stand for 0 blocks.
+    """
+
+    axes: tuple[tuple[Extent, tuple[int, ...]], ...]
+    rows: tuple[tuple[int, int, int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class View:
     """A buffer argument: the address of `slot` plus `offset_bytes`; `access` is read, write or readwrite."""
 

@@ -20,14 +20,14 @@ from typing import Any
 
 from grainline.base import dims
 from grainline.execgraph.frames import path
-from grainline.execgraph.ir import ExecuteGraph, ExecuteNode, Shape, Slot, Variant
+from grainline.execgraph.ir import ExecuteGraph, ExecuteNode, LaunchTable, Shape, Slot, Variant
 from grainline.execgraph.order import execution_order
 from grainline.execgraph.pack_copies import COPY_FLOW_CHAIN, H2D_CHAIN, CopyFlow, CopyTables, TensorCopy
 from grainline.execgraph.registry import KERNELS, SLOT_KINDS, Traits
 from grainline.execgraph.schedule import build_schedule
 from grainline.execgraph.values import ValueTable
 
-MAGIC, FORMAT = 0x4E4C5247, 6
+MAGIC, FORMAT = 0x4E4C5247, 7
 
 #: table -> numbers per row, in the order of the blob
 TABLES = {
@@ -41,8 +41,12 @@ TABLES = {
     "dim_values": 1,  # value
     "inputs": 6,  # name, slot, rank (-1 unknown), first dim, slot of the default (-1 none), is_object
     "outputs": 3,  # name, slot, is_object
-    "launches": 9,  # begin and end of: variants, words, views; key, tiling slot, copy flow (-1 none)
+    "launches": 10,  # begin and end of: variants, words, views; key, tiling slot, copy flow (-1 none), table (-1 none)
     "variants": 8,  # key number, blocks, cost, scratch, traffic, cost of a task, begin and end of words
+    "launch_tables": 3,  # begin and end of axes, begin of rows
+    "table_axes": 3,  # value, begin and end of extents
+    "table_extents": 1,  # a representative extent
+    "table_rows": 5,  # variant for one thread, variant for more, its blocks here, blocks of a task, threads
     "words": 1,  # value
     "views": 2,  # slot, offset
     "host_calls": 5,  # host op, begin and end of: arguments, results (slot_lists)
@@ -293,6 +297,8 @@ class _Packer:
         variant_begin = len(self.rows["variants"])
         for variant in tiling.attributes["variants"]:
             used += self._variant(variant, name)
+        table, read = self._launch_table(tiling.attributes.get("table"))
+        used += read
         launch = self._row(
             "launches",
             *(variant_begin, len(self.rows["variants"])),
@@ -301,9 +307,24 @@ class _Packer:
             self._string(node.attributes["key"]),
             node.inputs[0],
             self.copies.flow_of_tiling.get(node.inputs[0], -1),
+            table,
         )
         self.launch_of_tiling[node.inputs[0]] = launch
         self.launch_group.append(max((self.values.group_of[v] for v in used), default=0))
+
+    def _launch_table(self, table: LaunchTable | None) -> tuple[int, list[int]]:
+        """The number of a table, -1 for none, and the values that it reads."""
+        if table is None:
+            return -1, []
+        read = [self.values.extent(extent) for extent, _ in table.axes]
+        ranges = [self._list("table_extents", list(extents)) for _, extents in table.axes]
+        axis_begin = len(self.rows["table_axes"])
+        for value, places in zip(read, ranges, strict=True):
+            self._row("table_axes", value, *places)
+        row_begin = len(self.rows["table_rows"])
+        for row in table.rows:
+            self._row("table_rows", *row)
+        return self._row("launch_tables", axis_begin, len(self.rows["table_axes"]), row_begin), read
 
     def _variant(self, variant: Variant, name: str) -> list[int]:
         """Adds the row of one variant of the launch of node `name`; the values that it reads."""
@@ -459,6 +480,7 @@ class _Packer:
         rows = self.rows
         for table in ("dim_values", "words"):
             rows[table] = [(final[value],) for (value,) in rows[table]]
+        rows["table_axes"] = [(final[value], *places) for value, *places in rows["table_axes"]]
         rows["views"] = [(slot, final[offset]) for slot, offset in rows["views"]]
         rows["variants"] = [(row[0], *(final[value] for value in row[1:-2]), *row[-2:]) for row in rows["variants"]]
         rows["turns"] = [(final[turn], final[limit], *slots) for turn, limit, *slots in rows["turns"]]

@@ -27,6 +27,7 @@ from grainline.execgraph.ir import (
     ExecuteNode,
     HostOp,
     Input,
+    LaunchTable,
     Output,
     Slot,
     Variant,
@@ -115,6 +116,8 @@ def _write(value: Any) -> str:
         return value.name
     if isinstance(value, Variant):
         return _line("variant", *(getattr(value, each.name) for each in fields(value)))
+    if isinstance(value, LaunchTable):
+        return _line("launch_table", value.axes, value.rows)
     if isinstance(value, View):
         return _line("view", value.slot, value.offset_bytes, value.access)
     if isinstance(value, tuple):
@@ -141,6 +144,8 @@ def _read(tree: ast.expr) -> Any:
             return dims.parse(text)
         case ast.Call(func=ast.Name(id="variant"), args=arguments):
             return Variant(*map(_read, arguments))
+        case ast.Call(func=ast.Name(id="launch_table"), args=arguments):
+            return LaunchTable(*map(_read, arguments))
         case ast.Call(func=ast.Name(id="view"), args=arguments):
             return View(*map(_read, arguments))
     return ast.literal_eval(tree)

@@ -334,7 +334,8 @@ def _extents_of(graph: ExecuteGraph, node: ExecuteNode) -> list[Extent]:
     if node.kernel in ("SwitchTurn", "GrowMemory"):
         return [attributes[name] for name in ("size_bytes", "turn", "limit") if name in attributes]
     if node.kernel == "Tiling":
-        return [extent for variant in attributes["variants"] for extent in variant.extents]
+        axes = attributes["table"].axes if "table" in attributes else ()
+        return [*(extent for variant in attributes["variants"] for extent in variant.extents), *(e for e, _ in axes)]
     return [*attributes.get("sizes", ()), attributes.get("size_bytes", 0)]
 
 

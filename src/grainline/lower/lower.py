@@ -24,7 +24,7 @@ from grainline.base.dtypes import F32, I8, I64
 from grainline.base.errors import ModelError, OutOfMemory, UnsupportedError
 from grainline.base.memory import memory_bytes
 from grainline.execgraph.builder import ABSENT, GraphBuilder, Result
-from grainline.execgraph.ir import ExecuteGraph, Variant, View
+from grainline.execgraph.ir import ExecuteGraph, LaunchTable, Variant, View
 from grainline.graph.interp import evaluate_node
 from grainline.graph.ir import Constant, Graph, Node, Shape, Value
 from grainline.graph.ops import is_view
@@ -42,12 +42,13 @@ Extent = int | Expr
 
 @dataclass(frozen=True)
 class Backend:
-    """`plan(program)` gives the kernel key and the variants in the program's symbols; `pack` packs a [1..., K, N]
-    matrix into column panels of width `panel`; `refuses(program)` says why a chain of products is not realised, if so;
-    `quads(k)` gives how an i8 matrix of `k` rows is packed where products with it are computed in integers, else None.
+    """`plan(program)` gives the kernel key, the variants in the program's symbols and what chooses among them, if not
+    their predicted times; `pack` packs a [1..., K, N] matrix into column panels of width `panel`; `refuses(program)`
+    says why a chain of products is not realised, if so; `quads(k)` gives how an i8 matrix of `k` rows is packed where
+    products with it are computed in integers, else None.
     """
 
-    plan: Callable[[TileProgram], tuple[str, tuple[Variant, ...]]]
+    plan: Callable[[TileProgram], tuple[str, tuple[Variant, ...], LaunchTable | None]]
     pack: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
     panel: int
     refuses: Callable[[TileProgram], str | None]
@@ -459,7 +460,7 @@ class _Lowering:
         names = [n.name for n in group.nodes if n.name]
         label = names[0] if names else kernel.program.name
         try:
-            key, variants = self.backend.plan(kernel.program)
+            key, variants, table = self.backend.plan(kernel.program)
         except UnsupportedError as refusal:
             raise UnsupportedError(refusal.sentence, node=label) from refusal
         views = [
@@ -470,7 +471,7 @@ class _Lowering:
             )
             for a in kernel.arguments
         ]
-        self.builder.launch(key, variants, views, (), label)
+        self.builder.launch(key, variants, views, (), label, table)
         ops = " ".join(n.op for n in group.nodes)
         space = ", ".join(str(d) for d in group.space)
         self.notes.append(f"{key}: {group.kind} [{space}] <- {ops}")

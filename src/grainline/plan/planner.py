@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from collections.abc import Mapping as Table
 from dataclasses import replace
 
-from grainline.base.dims import Expr, ceil_div, evaluate, product, symbols
-from grainline.plan.cost import TYPICAL_EXTENT, CalibratedExecutionCostPolicy, launch_cost, traffic_bytes
+from grainline.base.dims import Expr, ceil_div, evaluate, product
+from grainline.plan.cost import CalibratedExecutionCostPolicy, launch_cost, traffic_bytes
 from grainline.plan.legal import packet_shape
 from grainline.plan.machine import Machine, machine_of
 from grainline.plan.policy import ExecutionTarget
+from grainline.plan.policy_table import ProductSpace, form_of, tabulated
 from grainline.plan.row_workspace import row_workspace
-from grainline.plan.search import MAX_PROGRAMS, Search, check_packet_width, search
+from grainline.plan.search import CLEARLY, MOST_VARIANTS, Search, Space, check_packet_width, typical_extents
 from grainline.plan.signature import signature_of
 from grainline.plan.switches import Switches
 from grainline.plan.target import Target
@@ -26,6 +27,7 @@ from grainline.plan.types import (
     PlanError,
     PlannerOptions,
     PlanResult,
+    PolicyTable,
     Refusal,
     ScoredCandidate,
 )
@@ -34,8 +36,6 @@ from grainline.tile.ir import TileProgram
 from grainline.tile.passes import simplify
 
 SHOWN_CANDIDATES = 4
-MOST_VARIANTS = 3
-CLEARLY = 1.25
 SAMPLE_EXTENTS = (1, 8, 2048)
 # Powers of four of a packet, up to 4096 elements: finer steps differ by less than they cost to search.
 PACKETS_PER_BLOCK = (1, 4, 16, 64, 256)
@@ -66,16 +66,54 @@ def plan(
             if options.mapping:
                 raise
             return _without_products(program, target, options, extents, execution, machine, str(refusal))
-        return replace(products, variants=tuple(replace(each, math=options.math) for each in products.variants))
-    program = simplify(program)
+        products = replace(products, variants=tuple(replace(each, math=options.math) for each in products.variants))
+        execution = execution or execution_target(program, target, options)
+        return products if options.cost_policy is None else _by_policy(products, execution, options, extents or {})
+    return _searched(simplify(program), target, options, extents or {}, execution, machine or machine_of(target))
+
+
+def _searched(
+    program: TileProgram,
+    target: Target,
+    options: PlannerOptions,
+    extents: Table[str, int],
+    execution: ExecutionTarget | None,
+    machine: Machine,
+) -> PlanResult:
+    """The plans of whole and packet-local mappings."""
     execution = execution or execution_target(program, target, options)
-    machine = machine or machine_of(target)
     policy = options.cost_policy or CalibratedExecutionCostPolicy(machine)
-    found = search(program, target, execution, options, policy, typical_extents(program, extents))
+    space = Space(program, target, execution, options, policy)
+    found = space.search(typical_extents(program, extents))
     reason = _reason(found)
-    kept = (found.best, *_other_variants(program, machine, found, options))
+    if options.cost_policy is None:
+        kept, table = (found.best, *_other_variants(program, machine, found, options)), None
+    else:
+        kept, table = _kept_by_policy(space, found, extents)
     variants = tuple(_plan(program, target, options, machine, each, reason) for each in kept)
-    return PlanResult(variants, found.candidates, found.refusals, reason, found.best)
+    return PlanResult(variants, found.candidates, found.refusals, reason, found.best, table)
+
+
+def _kept_by_policy(
+    space: Space, found: Search, extents: Table[str, int]
+) -> tuple[tuple[ScoredCandidate, ...], PolicyTable]:
+    """The best candidates of the forms that the policy prefers somewhere, in one signature, and its table of them."""
+    program = space.program
+    signature = signature_of(program, found.best.candidate.mapping)
+    by_form = {form_of(each): each for each in reversed(found.candidates)} | {form_of(found.best): found.best}
+    allowed = [f for f, each in by_form.items() if signature_of(program, each.candidate.mapping) == signature]
+    forms, table = tabulated(space, program, [form_of(found.best)], allowed, extents)
+    return tuple(by_form[form] for form in forms), table
+
+
+def _by_policy(
+    products: PlanResult, execution: ExecutionTarget, options: PlannerOptions, extents: Table[str, int]
+) -> PlanResult:
+    """Products have their variants whoever prices them; a policy chooses among them and the grains."""
+    assert options.cost_policy is not None
+    space = ProductSpace.of(products.variants, execution, options, options.cost_policy)
+    forms = [(id(each.mapping), each.block) for each in products.variants]
+    return replace(products, table=tabulated(space, products.variants[0].program, forms, (), extents)[1])
 
 
 def _without_products(
@@ -100,23 +138,6 @@ def execution_target(program: TileProgram, target: Target, options: PlannerOptio
     width, _ = packet_shape(program, target, options)
     widths = tuple(width * packets for packets in PACKETS_PER_BLOCK)
     return ExecutionTarget(width, target.homes, block_widths=widths, is_hot=True)
-
-
-def typical_extents(program: TileProgram, extents: Table[str, int] | None) -> dict[str, int]:
-    """A value for every symbol of the program: as given, else TYPICAL_EXTENT, less where programs were too many."""
-    known = dict(extents or {})
-    axes = [axis.extent for axis in program.roots]
-    axes += [axis.extent for o in program.operations() if o.result is not None for axis in o.result.space]
-    axes += [o.axis.extent for o in program.operations() if o.axis is not None]
-    axes += [value for view in program.views for value in (*view.shape, *view.strides)]
-    names = {name for extent in axes for name in symbols(extent)}
-    programs = product(axis.extent for axis in program.roots)
-    typical = TYPICAL_EXTENT
-    while True:
-        values = {name: known.get(name, typical) for name in sorted(names)}
-        if typical == 1 or evaluate(programs, values) <= MAX_PROGRAMS:
-            return values
-        typical //= 2
 
 
 def _other_variants(

@@ -11,13 +11,15 @@ from collections.abc import Iterator
 from collections.abc import Mapping as Table
 from dataclasses import dataclass, replace
 
-from grainline.base.dims import ceil_div, evaluate, product
+from grainline.base.dims import ceil_div, evaluate, product, symbols
+from grainline.plan.cost import TYPICAL_EXTENT
 from grainline.plan.legal import legal_mappings
 from grainline.plan.policy import (
     MAX_PACKET_WIDTH,
     CostCoefficients,
     ExecutionCostPolicy,
     ExecutionTarget,
+    ExecutionWork,
     PolicyError,
     check_numbers,
     count_work,
@@ -29,6 +31,8 @@ from grainline.tile.ir import TileProgram
 
 MAX_PROGRAMS = 2**32 - 1
 MAX_PARTITIONS = 16
+MOST_VARIANTS = 3
+CLEARLY = 1.25  # how much cheaper a mapping is somewhere, to be a variant
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,29 +56,71 @@ def search(
 
     PlanError for options that no machine has, an illegal program, a policy that gives no cost, or too many candidates.
     """
-    check_scalars(target, options)
-    coefficients = policy.coefficients(target, CostCoefficients())
-    _checked(coefficients, policy)
-    mappings, refusals = legal_mappings(program, host, options)
-    _check_programs(program, extents)
-    mappings = admitted(program, mappings, refusals, target, options)
-    if options.same_bits and policy.is_measured:
-        mappings = of_one_signature(program, mappings)
-    widths = block_widths(target, options, mappings)
-    _check_order(program, options)
-    orders = _ordered(program, mappings, options.root_axis_order)
-    _check_budget(len(widths) * len(orders), options)
-    candidates = []
-    for order, mapping in orders:
-        prices = policy.per_packet(target, program, mapping, coefficients, extents)
-        for candidate, packets, blocks in _points(program, target, options, order, mapping, widths, extents):
-            per_block = max(candidate.block_size // mapping.width, 1)
-            work = count_work(target, prices, packets, blocks, per_block, candidate.blocks_per_task)
-            cost = policy.evaluate(target, candidate, work, coefficients)
-            _checked(cost, policy)
-            candidates.append(ScoredCandidate(candidate, work, cost))
-            _check_budget(len(candidates), options)
-    return Search(tuple(candidates), pick(candidates, policy.tie), refusals)
+    return Space(program, host, target, options, policy).search(extents)
+
+
+class Space:
+    """What is searched for a program: checked once, priced at any extents. `policy` is borrowed as long as this lives.
+
+    PlanError for options that no machine has, an illegal program, or too many candidates.
+    """
+
+    def __init__(
+        self,
+        program: TileProgram,
+        host: Target,
+        target: ExecutionTarget,
+        options: PlannerOptions,
+        policy: ExecutionCostPolicy,
+    ) -> None:
+        self.program, self.target, self.options, self.policy = program, target, options, policy
+        check_scalars(target, options)
+        self.coefficients = policy.coefficients(target, CostCoefficients())
+        check_coefficients(self.coefficients, policy)
+        mappings, self.refusals = legal_mappings(program, host, options)
+        mappings = admitted(program, mappings, self.refusals, target, options)
+        if options.same_bits and policy.is_measured:
+            mappings = of_one_signature(program, mappings)
+        self.widths = block_widths(target, options, mappings)
+        _check_order(program, options)
+        self.orders = _ordered(program, mappings, options.root_axis_order)
+        _check_budget(len(self.widths) * len(self.orders), options)
+
+    def search(self, extents: Table[str, int]) -> Search:
+        candidates = self.candidates_at(extents)
+        return Search(tuple(candidates), pick(candidates, self.policy.tie), self.refusals)
+
+    def candidates_at(self, extents: Table[str, int], target: ExecutionTarget | None = None) -> list[ScoredCandidate]:
+        """All candidates in enumeration order. PlanError: too many programs or candidates, or a score is no cost."""
+        _check_programs(self.program, extents)
+        target, policy, found = target or self.target, self.policy, []
+        for order, mapping in self.orders:
+            prices = policy.per_packet(target, self.program, mapping, self.coefficients, extents)
+            points = _points(self.program, target, self.options, order, mapping, self.widths, extents)
+            for candidate, packets, blocks in points:
+                per_block = max(candidate.block_size // mapping.width, 1)
+                work = count_work(target, prices, packets, blocks, per_block, candidate.blocks_per_task)
+                found.append(scored(policy, target, candidate, work, self.coefficients))
+                _check_budget(len(found), self.options)
+        return found
+
+
+def check_coefficients(found: CostCoefficients, policy: ExecutionCostPolicy) -> None:
+    """PlanError unless every price is a finite number that is not negative."""
+    _checked(found, policy)
+
+
+def scored(
+    policy: ExecutionCostPolicy,
+    target: ExecutionTarget,
+    candidate: Candidate,
+    work: ExecutionWork,
+    coefficients: CostCoefficients,
+) -> ScoredCandidate:
+    """A candidate with its cost; PlanError when that is none."""
+    cost = policy.evaluate(target, candidate, work, coefficients)
+    _checked(cost, policy)
+    return ScoredCandidate(candidate, work, cost)
 
 
 def pick(candidates: list[ScoredCandidate], tie: float) -> ScoredCandidate:
@@ -150,6 +196,23 @@ def task_grains(blocks: int, target: ExecutionTarget, options: PlannerOptions) -
     powers = {1 << bit for bit in range(max(blocks - 1, 0).bit_length()) if 1 << bit < blocks}
     heuristic = max(-(-blocks // (target.worker_count * target.task_chunks_per_worker)), 1)
     return tuple(sorted(powers | {heuristic, max(blocks, 1)}))
+
+
+def typical_extents(program: TileProgram, extents: Table[str, int] | None) -> dict[str, int]:
+    """A value for every symbol of the program: as given, else TYPICAL_EXTENT, less where programs were too many."""
+    known = dict(extents or {})
+    axes = [axis.extent for axis in program.roots]
+    axes += [axis.extent for o in program.operations() if o.result is not None for axis in o.result.space]
+    axes += [o.axis.extent for o in program.operations() if o.axis is not None]
+    axes += [value for view in program.views for value in (*view.shape, *view.strides)]
+    names = {name for extent in axes for name in symbols(extent)}
+    programs = product(axis.extent for axis in program.roots)
+    typical = TYPICAL_EXTENT
+    while True:
+        values = {name: known.get(name, typical) for name in sorted(names)}
+        if typical == 1 or evaluate(programs, values) <= MAX_PROGRAMS:
+            return values
+        typical //= 2
 
 
 def launch_counts(program: TileProgram, mapping: Mapping, block_size: int, extents: Table[str, int]) -> tuple[int, int]:

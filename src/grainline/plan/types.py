@@ -161,14 +161,38 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
+class TableRow:
+    """The choice at one point: variant `alone` for one thread; with more, `variant` in tasks of `grain` of its `blocks`
+    blocks on `homes` threads. 0 blocks: the grain is what was asked for, whatever the launch has."""
+
+    alone: int
+    variant: int
+    blocks: int
+    grain: int
+    homes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyTable:
+    """`axes`: (symbol, representative extents). Variants are numbers into the plans that the table came with."""
+
+    axes: tuple[tuple[str, tuple[int, ...]], ...]
+    rows: tuple[TableRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PlanResult:
-    """Plans that a tiling node may choose among at run time, and why the others are not there."""
+    """Plans that a tiling node may choose among at run time, and why the others are not there.
+
+    `table`: what a policy of one's own chooses among them; None: launches choose by the machine's costs.
+    """
 
     variants: tuple[Plan, ...]
     candidates: tuple[ScoredCandidate, ...]
     refusals: tuple[Refusal, ...] = ()
     reason: str = ""
     best: ScoredCandidate | None = None
+    table: PolicyTable | None = None
 
 
 class PlanError(UnsupportedError):

@@ -20,6 +20,7 @@ from grainline.session.feeds import checked_outputs, normalised
 from grainline.session.options import NodeArg, onnx_type
 
 if TYPE_CHECKING:
+    from grainline.plan.policy import ExecutionCostPolicy
     from grainline.runtime.device import Device
     from grainline.runtime.watch import Subscriber
     from grainline.session.trace import Trace
@@ -152,16 +153,19 @@ def load(
     memory_limit_bytes: int | None = None,
     workers: int | None = None,
     device: str | Device | None = None,
+    cost_policy: ExecutionCostPolicy | None = None,
 ) -> Model:
     """Compiles an ONNX model, from a path or its bytes, for this machine and all its shapes.
 
     threads: bound on the threads of a run, the caller included; 0 or None leaves it to the environment.
     executor, workers: "multi-worker" runs the execution graph with so many workers (at least 2, the caller included).
     device: "cpu", "discrete" (a stand-in accelerator with memory of its own), or a `Device`.
+    cost_policy: what chooses mappings, tasks and threads instead of the calibrated costs, while the model compiles.
     cache: whether machine code is kept on disk for the next process; on unless GRAINLINE_CACHE=0.
     Raises ModelError for a model that is not valid and UnsupportedError for one that cannot be executed.
     """
-    return Model(path_or_bytes, Options(threads, cache, cache_dir, executor, memory_limit_bytes, workers, device))
+    options = Options(threads, cache, cache_dir, executor, memory_limit_bytes, workers, device, cost_policy)
+    return Model(path_or_bytes, options)
 
 
 def compile(path_or_bytes: Source, **options: Any) -> Model:
