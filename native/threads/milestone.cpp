@@ -11,11 +11,28 @@ constexpr int kSpins = 256;  // about as long as a wake-up takes
 
 }  // namespace
 
-// seq_cst here and in await: "store the count, then look for waiters" against "become a waiter,
-// then look at the count". One of the two sees the other.
+// seq_cst here and in announce and await: "store the count, then look who sleeps" against "say what
+// is slept for, then look at the count". One of the two sees the other.
 void Milestone::advance_to(uint32_t count) noexcept {
   count_.store(count, std::memory_order_seq_cst);
-  if (waiters_.load(std::memory_order_seq_cst) != 0) wake_all_sleepers(count_);
+  if (nearest_.load(std::memory_order_seq_cst) != kNobody) wake_reached(count);
+}
+
+// Everybody wakes, and who has to sleep on announces anew. Whoever announced before the exchange
+// sleeps on an older number of wakes_ than the one that follows it, and so does not sleep.
+void Milestone::wake_reached(uint32_t count) noexcept {
+  uint64_t nearest = nearest_.load(std::memory_order_seq_cst);
+  do {
+    if (nearest == kNobody || !is_behind(static_cast<uint32_t>(nearest), count)) return;
+  } while (!nearest_.compare_exchange_weak(nearest, kNobody, std::memory_order_seq_cst));
+  wakes_.fetch_add(1, std::memory_order_seq_cst);
+  wake_all_sleepers(wakes_);
+}
+
+void Milestone::announce(uint32_t count) noexcept {
+  uint64_t nearest = nearest_.load(std::memory_order_seq_cst);
+  while (nearest == kNobody || !is_behind(static_cast<uint32_t>(nearest), count))
+    if (nearest_.compare_exchange_weak(nearest, count, std::memory_order_seq_cst)) return;
 }
 
 bool Milestone::await(uint32_t count, int64_t timeout_ns) noexcept {
@@ -24,17 +41,14 @@ bool Milestone::await(uint32_t count, int64_t timeout_ns) noexcept {
     cpu_relax();
   }
   const int64_t end_ns = timeout_ns < 0 ? 0 : now_ns() + timeout_ns;
-  waiters_.fetch_add(1, std::memory_order_seq_cst);
-  bool is_reached = false;
   for (;;) {
-    const uint32_t now = count_.load(std::memory_order_seq_cst);
-    is_reached = static_cast<int32_t>(now - count) >= 0;
+    const uint32_t wakes = wakes_.load(std::memory_order_seq_cst);  // before announcing
+    announce(count);
+    if (is_behind(count, count_.load(std::memory_order_seq_cst))) return true;
     const int64_t left_ns = timeout_ns < 0 ? -1 : end_ns - now_ns();
-    if (is_reached || (timeout_ns >= 0 && left_ns <= 0)) break;
-    sleep_on(count_, now, left_ns);
+    if (timeout_ns >= 0 && left_ns <= 0) return false;
+    sleep_on(wakes_, wakes, left_ns);
   }
-  waiters_.fetch_sub(1, std::memory_order_relaxed);  // a waiter too many costs one system call
-  return is_reached;
 }
 
 }  // namespace grainline
