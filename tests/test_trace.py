@@ -122,6 +122,39 @@ def test_every_worker_has_a_track(add_model: bytes) -> None:
     assert tracks == {"caller, worker 0", "worker 1"}, "memory tasks lie on a track of their own"
 
 
+@pytest.mark.parametrize("streams", [1, 2])
+def test_what_an_asynchronous_stream_did_lies_on_its_track(streams: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two branches of two products each; the device completes what the host only submits."""
+    monkeypatch.setenv("ENABLE_DYNAMIC_SHAPE_MULTI_STREAM", str(streams - 1))
+    rng = np.random.default_rng(0)
+    weights = {name: rng.standard_normal((96, 96)).astype(np.float32) for name in "pqrs"}
+    products = [helper.make_node("MatMul", [a, b], [y]) for a, b, y in ("xpa", "aqb", "xrc", "csd")]
+    nodes = [*products, helper.make_node("Add", ["b", "d"], ["y"])]
+    shape = (TensorProto.FLOAT, ["n", 96])
+    device = grainline.Device("discrete")
+    model = grainline.load(make_model(nodes, {"x": shape}, {"y": shape}, weights).SerializeToString(), device=device)
+    x = rng.standard_normal((8, 96)).astype(np.float32)
+    device.set_delay(200e-6)
+    model.run({"x": x})
+    events = model.profile({"x": x}, runs=2).events
+    named = {event["tid"]: event["args"]["name"] for event in events if event["ph"] == "M"}
+    on_streams = [event for event in spans(events) if event["cat"] == "Stream"]
+    assert {named[event["tid"]] for event in on_streams} == {f"stream {i}" for i in range(streams)}
+    launches = [event for event in spans(events) if event["args"].get("kernel") == "Launch"]
+    kinds = [event["args"]["kind"] for event in on_streams]
+    assert kinds.count("launch") == len(launches) >= 2 * 4 and "copy" in kinds, "and the copies to and from the device"
+    assert all(event["dur"] >= 200 for event in on_streams), "a command takes as long as the device, not as its call"
+    assert any(span["dur"] < 200 for span in launches), "which the host does not wait for"
+    test_spans_of_a_track_nest(events)
+    test_every_arrow_has_both_ends_inside_spans_and_runs_forward(events)
+    ends = {event["id"]: event for event in events if event["ph"] == "f"}
+    assert len(ends) == len(on_streams)
+    for span in on_streams:
+        assert any(
+            end["tid"] == span["tid"] and abs(span["ts"] + span["dur"] - end["ts"]) < 2e-3 for end in ends.values()
+        ), "an arrow ends where the command is complete"
+
+
 FED = {
     "array": np.arange(6).reshape(2, 3),
     "narrow array": np.arange(6, dtype=np.int32).reshape(2, 3),

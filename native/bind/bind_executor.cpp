@@ -124,9 +124,11 @@ void bind_executor(nb::module_& module) {
             return checked(self.run_profiled(feeds.ptr(), names.ptr(), cancel.ptr()));
           },
           arg("feeds"), arg("names").none() = nb::none(), arg("cancel").none() = nb::none(),
-          "As run; returns (results, [(node number, begin ns, end ns, worker, bytes, facts)]).\n"
+          "As run; returns (results, [(node number, begin ns, end ns, worker, bytes, facts)],\n"
+          "[(node number, stream, kind, submitted ns, begin ns, end ns)]).\n"
           "bytes: that the live memory blocks grew by meanwhile. facts: of a launch\n"
-          "(variant number, blocks, blocks per task, homes, scratch bytes per home), else None.")
+          "(variant number, blocks, blocks per task, homes, scratch bytes per home), else None.\n"
+          "The last list has the commands of asynchronous streams, in the order of their ends.")
       .def(
           "run_logged",
           [](ExecutorObject& self, nb::handle feeds, nb::handle names, nb::handle cancel,

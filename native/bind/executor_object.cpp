@@ -279,10 +279,13 @@ PyObject* ExecutorObject::run_profiled(PyObject* feeds, PyObject* names, PyObjec
   Lease lease(executor_);
   RunState& state = lease.state();
   NodeTimes watch(executor_.program().nodes.size());
+  CommandLog log;
   state.observer = &watch;
+  state.log_commands(&log);
   Ref arrays(run_in(state, feeds, names, cancel));
-  Ref times(PyList_New(0));
-  if (!arrays || !times) return nullptr;
+  state.log_commands(nullptr);
+  Ref times(PyList_New(0)), commands(PyList_New(0));
+  if (!arrays || !times || !commands) return nullptr;
   for (size_t i = 0; i < watch.times().size(); ++i) {
     const NodeTime& time = watch.times()[i];
     const Ref row(Py_BuildValue("nLLiLN", static_cast<Py_ssize_t>(i),
@@ -291,7 +294,14 @@ PyObject* ExecutorObject::run_profiled(PyObject* feeds, PyObject* names, PyObjec
                                 static_cast<long long>(time.taken_bytes), launch_facts(state, i)));
     if (!row || PyList_Append(times.get(), row.get()) < 0) return nullptr;
   }
-  return Py_BuildValue("NN", arrays.release(), times.release());
+  for (const CommandTime& time : log.take()) {
+    const Ref row(
+        Py_BuildValue("LiiLLL", static_cast<long long>(time.cause), time.stream,
+                      static_cast<int>(time.kind), static_cast<long long>(time.submitted_ns),
+                      static_cast<long long>(time.begin_ns), static_cast<long long>(time.end_ns)));
+    if (!row || PyList_Append(commands.get(), row.get()) < 0) return nullptr;
+  }
+  return Py_BuildValue("NNN", arrays.release(), times.release(), commands.release());
 }
 
 PyObject* ExecutorObject::run_logged(PyObject* feeds, PyObject* names, PyObject* cancel,

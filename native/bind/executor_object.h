@@ -27,7 +27,8 @@ class ExecutorObject {
   // names. cancel: None or an int32 array of one element; the run ends when it is not zero.
   PyObject* run(PyObject* feeds, PyObject* names, PyObject* cancel);
   // (list of results, list of (node number, begin ns, end ns, worker, bytes taken, facts of a
-  // launch or None))
+  // launch or None), list of (node number, stream, kind, submitted ns, begin ns, end ns) of what
+  // asynchronous streams did)
   PyObject* run_profiled(PyObject* feeds, PyObject* names, PyObject* cancel);
   // (list of results, list of (time ns, node number, worker, event kind)), the newest `capacity`.
   PyObject* run_logged(PyObject* feeds, PyObject* names, PyObject* cancel, size_t capacity);

@@ -60,6 +60,7 @@ class DiscreteStream final : public Stream {
 
   bool is_inline() const noexcept override { return false; }
   bool is_usable() const noexcept override { return queue_.is_usable(); }
+  void log_commands(CommandLog* log, int number) override { queue_.log_commands(log, number); }
 
  private:
   Status admit(std::span<const MemoryAccess> accesses) {

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/float_environment.h"
 #include "memory/output_pool.h"
 #include "threads/forks.h"
@@ -33,6 +34,12 @@ QueuedStream::~QueuedStream() {
 
 bool QueuedStream::is_usable() const noexcept { return forks_at_start_ == forks(); }
 
+void QueuedStream::log_commands(CommandLog* log, int number) {
+  const std::lock_guard<std::mutex> held(lock_);
+  log_ = log;
+  number_in_log_ = number;
+}
+
 // write(command) fills the next slot, or fails and leaves it unsubmitted.
 template <typename Write>
 Status QueuedStream::submit(Write write) {
@@ -45,7 +52,11 @@ Status QueuedStream::submit(Write write) {
   }
   const uint32_t number = submitted_.reached();
   completed_.await(number + 1 - kCapacity, kNoTimeout);
-  if (Status status = write(ring_[number % kCapacity]); !status.is_ok()) return status;
+  Command& command = ring_[number % kCapacity];
+  if (Status status = write(command); !status.is_ok()) return status;
+  command.log = log_;
+  if (log_ != nullptr) [[unlikely]]
+    command.time = {CommandLog::cause(), number_in_log_, {}, now_ns(), 0, 0};
   submitted_.advance_to(number + 1);
   return Status();
 }
@@ -153,6 +164,20 @@ Status QueuedStream::run(Command& command) {
   // Relaxed: this thread sets it; a synchronize that clears it is ordered by what is submitted
   // next.
   if (!is_work || has_failed_.load(std::memory_order_relaxed)) return Status();
+  if (command.log == nullptr) [[likely]]
+    return work(command);
+  CommandTime& time = command.time;
+  time.kind = command.kind == Kind::launch ? CommandKind::launch
+              : command.kind == Kind::copy ? CommandKind::copy
+                                           : CommandKind::fill;
+  time.begin_ns = now_ns();
+  Status status = work(command);
+  time.end_ns = now_ns();
+  command.log->add(time);
+  return status;
+}
+
+Status QueuedStream::work(const Command& command) {
   if (before_command_)
     if (Status status = before_command_(); !status.is_ok()) return status;
   if (command.kind == Kind::launch)

@@ -44,6 +44,7 @@ class QueuedStream final : public Stream {
   Status synchronize(int64_t timeout_ns) override;
   bool is_inline() const noexcept override { return false; }
   bool is_usable() const noexcept override;
+  void log_commands(CommandLog* log, int number) override;
 
  private:
   enum class Kind : int8_t { launch, copy, fill, record, wait, stop };
@@ -58,6 +59,8 @@ class QueuedStream final : public Stream {
     std::byte value{};
     Event* event = nullptr;
     uint32_t record_number = 0;
+    CommandLog* log = nullptr;
+    CommandTime time{};  // when there is a log
   };
   static constexpr uint32_t kCapacity = 512;
 
@@ -65,6 +68,7 @@ class QueuedStream final : public Stream {
   Status submit(Write write);
   void serve();
   Status run(Command& command);
+  Status work(const Command& command);
   void keep(Status failure);
 
   const BeforeCommand before_command_;
@@ -76,7 +80,9 @@ class QueuedStream final : public Stream {
   std::mutex failure_lock_;
   Status failure_;
   std::atomic<bool> has_failed_{false};
-  bool is_started_ = false;  // under lock_, as thread_
+  CommandLog* log_ = nullptr;  // under lock_, as the next three
+  int number_in_log_ = 0;
+  bool is_started_ = false;
   pthread_t thread_{};
 };
 

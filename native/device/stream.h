@@ -6,6 +6,7 @@
 #include <span>
 
 #include "base/status.h"
+#include "device/command_log.h"
 #include "device/event.h"
 #include "memory/recycle_gate.h"
 #include "threads/pool.h"
@@ -62,6 +63,9 @@ class Stream : public StreamOrder {
   // false in the child of a fork, where the thread of an asynchronous stream is missing: every call
   // then fails with invalid_argument.
   virtual bool is_usable() const noexcept { return true; }
+  // What is submitted from now on leaves its times in the log, as those of stream `number`; null:
+  // no longer. An inline stream leaves none: its commands run while they are submitted.
+  virtual void log_commands(CommandLog*, int /* number */) {}
 };
 
 }  // namespace grainline

@@ -1,13 +1,17 @@
 #include "exec/observer.h"
 
 #include <algorithm>
+
 #include "base/clock.h"
+#include "device/command_log.h"
 
 namespace grainline {
 
 void NodeTimes::on_event(const RunEvent& event) {
   NodeTime& time = times_[event.node];
   const auto live_bytes = static_cast<int64_t>(event.live_bytes);
+  if (event.kind == EventKind::node_started || event.kind == EventKind::node_resumed)
+    CommandLog::set_cause(static_cast<int64_t>(event.node));
   if (event.kind == EventKind::node_started) time = {now_ns(), 0, event.worker, -live_bytes};
   // What others did meanwhile is not the node's. (A parked node keeps what it has got: it gets the
   // rest before it ends.)

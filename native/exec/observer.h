@@ -42,7 +42,8 @@ struct NodeTime {
   int64_t taken_bytes = 0;  // live bytes at the end less those at the begin
 };
 
-// When each node ran last. Every node is written by the worker that runs it.
+// When each node ran last. Every node is written by the worker that runs it; what it submits names
+// the node as its cause.
 class NodeTimes final : public Observer {
  public:
   explicit NodeTimes(size_t nodes) : times_(nodes) {}

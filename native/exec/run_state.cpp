@@ -184,6 +184,11 @@ void RunState::await_device() {
   static_cast<void>(looked_at.synchronize());
 }
 
+void RunState::log_commands(CommandLog* log) {
+  if (streams) return streams->log_commands(log);
+  stream->log_commands(log, 0);
+}
+
 void RunState::settle_memory(int64_t now_ns) {
   if (now_ns - window_begin_ns_ > kWindowNs) {
     last_window_peak_bytes_ = now_ns - window_begin_ns_ > 2 * kWindowNs ? 0 : window_peak_bytes_;

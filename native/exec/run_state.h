@@ -104,6 +104,8 @@ class RunState {
   size_t trim(size_t kept_bytes);
   size_t held_bytes() const;
   AllocatorStatistics statistics() const;
+  // Of all streams; between runs. See Stream::log_commands.
+  void log_commands(CommandLog* log);
   // Waits for all streams. The first failure.
   Status synchronize() { return streams ? streams->synchronize() : stream->synchronize(); }
   // Of the memory blocks in use. Any thread; relaxed: a number for observers.

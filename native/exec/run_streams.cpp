@@ -55,6 +55,11 @@ void RunStreams::await() {
   }
 }
 
+void RunStreams::log_commands(CommandLog* log) {
+  for (size_t number = 0; number < streams_.size(); ++number)
+    streams_[number]->log_commands(log, static_cast<int>(number));
+}
+
 size_t RunStreams::held_bytes() const {
   size_t bytes = 0;
   for (const auto& side : sides_) bytes += side->allocator.held_bytes();

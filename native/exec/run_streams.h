@@ -35,6 +35,8 @@ class RunStreams {
   // Waits for what was submitted; failures stay for synchronize.
   void await();
 
+  void log_commands(CommandLog* log);
+
   // Of the allocators beside the first.
   size_t held_bytes() const;
   size_t trim(size_t kept_bytes);

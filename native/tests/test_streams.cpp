@@ -2,7 +2,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <numeric>
 #include <thread>
 #include <vector>
@@ -330,4 +332,38 @@ TEST(a_forked_child_is_told_to_make_its_own_stream) {
   waitpid(child, &state, 0);
   EXPECT(WIFEXITED(state) && WEXITSTATUS(state) == 0, "the old one is refused, a new one works");
   EXPECT(add(*stream, bytes, 10, 1).is_ok() && stream->synchronize().is_ok(), "the parent goes on");
+}
+
+TEST(a_log_has_when_each_command_was_submitted_and_ran_and_for_what) {
+  DiscreteDevice device;
+  const std::unique_ptr<Stream> stream = device.create_stream();
+  std::byte* data = device.memory().acquire(kPage);
+  device.disturbance().inject(Moment::completion, 4, StatusCode::kernel_failed);
+  CommandLog log;
+  EXPECT(stream->fill(data, std::byte{0}, kPage).is_ok(), "before the log");
+  stream->log_commands(&log, 3);
+  CommandLog::set_cause(7);
+  EXPECT(stream->fill(data, std::byte{1}, kPage).is_ok(), "a fill");
+  CommandLog::set_cause(8);
+  Event event;
+  EXPECT(stream->record(event).is_ok() && stream->wait(event).is_ok(), "marks are no work");
+  EXPECT(add(*stream, data, 8, 1).is_ok(), "a launch");
+  int64_t found = 0;
+  EXPECT(stream->copy(&found, data, 8, CopyKind::device_to_host).is_ok(), "a copy");
+  EXPECT(add(*stream, data, 8, 1).is_ok() && add(*stream, data, 8, 1).is_ok(), "one fails");
+  stream->log_commands(nullptr, 0);
+  EXPECT(add(*stream, data, 8, 1).is_ok(), "after the log");
+  EXPECT(stream->synchronize().code() == StatusCode::kernel_failed, "as injected");
+  const std::vector<CommandTime> times = log.take();
+  const CommandKind kinds[] = {CommandKind::fill, CommandKind::launch, CommandKind::copy,
+                               CommandKind::launch};
+  EXPECT(times.size() == std::size(kinds), "nothing that was skipped");
+  for (size_t i = 0; i < std::min(times.size(), std::size(kinds)); ++i) {
+    const CommandTime& time = times[i];
+    EXPECT(time.kind == kinds[i] && time.cause == (i == 0 ? 7 : 8) && time.stream == 3, "who");
+    EXPECT(time.submitted_ns <= time.begin_ns && time.begin_ns <= time.end_ns, "and when");
+    EXPECT(i == 0 || times[i - 1].end_ns <= time.begin_ns, "in the order of the stream");
+  }
+  EXPECT(log.take().empty(), "taken once");
+  device.memory().release(data, kPage);
 }

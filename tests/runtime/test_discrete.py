@@ -297,13 +297,6 @@ def test_a_dump_sees_finished_memory(add_model: bytes, tmp_path: Path) -> None:
     assert np.array_equal(np.load(written), x + x)
 
 
-def test_a_trace_shows_submissions_alone(add_model: bytes) -> None:
-    x = np.arange(8, dtype=np.float32).reshape(2, 4)
-    trace = grainline.load(add_model, device="discrete").profile({"a": x, "b": x})
-    spans = {event["cat"] for event in trace.events if event["ph"] == "X"}
-    assert "Node" in spans and "Stream" not in spans, "when the device was at it is not known"
-
-
 # ---- options ---------------------------------------------------------------------------------------------------
 
 

@@ -28,6 +28,9 @@ from grainline.runtime.weights import WeightHold, hold
 #: What a log of a run holds; numbers as in enum EventKind of native/exec/observer.h.
 EVENTS = ("node_started", "node_ended", "node_failed", "node_parked", "node_resumed")
 
+#: What a stream does; numbers as in enum CommandKind of native/device/command_log.h.
+COMMANDS = ("launch", "copy", "fill")
+
 
 class ModelExecutor:
     """Runs `graph`; `addresses` gives the native function of every kernel key.
@@ -59,11 +62,6 @@ class ModelExecutor:
         self._kind, self._workers = chosen_executor(executor, workers, {})
         self._weights: dict[int, WeightHold] = {}
         self._native: Any = None
-
-    @property
-    def completes_inline(self) -> bool:
-        """Whether a launch is complete when its node has run."""
-        return self._device is None or self._device.is_unified
 
     @property
     def is_loaded(self) -> bool:
@@ -127,8 +125,16 @@ class ModelExecutor:
         """As `run`; the second part has one record per node: name, kernel, node, start_ns, elapsed_ns, worker; for a
         launch also what its tiling chose: tile_kernel, variant, blocks, grain, homes, scratch_bytes, and output_shapes;
         where a node takes memory blocks of the run (or, negative, gives them back) also memory_bytes.
+
+        commands: what the node submitted to streams that complete it later, each with stream, kind, submitted_ns,
+        start_ns and elapsed_ns. A launch without any was complete when its node had run.
         """
-        results, times = self._loaded().run_profiled(feeds, names, cancel)
+        results, times, submitted = self._loaded().run_profiled(feeds, names, cancel)
+        commands: dict[int, list[dict[str, Any]]] = {}
+        for number, stream, kind, submitted_ns, begin_ns, end_ns in submitted:
+            command = {"stream": stream, "kind": COMMANDS[kind], "submitted_ns": submitted_ns}
+            command |= {"start_ns": begin_ns, "elapsed_ns": end_ns - begin_ns}
+            commands.setdefault(number, []).append(command)
         nodes = self._native.nodes()
         extents = self._extents(feeds)
         records = []
@@ -138,6 +144,8 @@ class ModelExecutor:
             record |= {"start_ns": begin_ns, "elapsed_ns": end_ns - begin_ns, "worker": worker}
             if taken_bytes and KERNELS[kernel].section == MEMORY:
                 record["memory_bytes"] = taken_bytes
+            if number in commands:
+                record["commands"] = commands[number]
             if chosen is not None:
                 record |= dict(zip(("variant", "blocks", "grain", "homes", "scratch_bytes"), chosen, strict=True))
                 record["tile_kernel"] = self.packed.tile_kernels[node_id][chosen[0]]

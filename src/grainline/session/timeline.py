@@ -7,6 +7,7 @@ thread has its system's number, all others a number of ours.
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import os
 from collections.abc import Mapping
@@ -25,9 +26,8 @@ def stream_track(stream: int) -> int:
     return _STREAMS + stream
 
 
-def pool_track(home: int, caller: int) -> int:
-    """Home 0 of a dispatch is the thread that submits it."""
-    return _POOL + home if home else caller
+def pool_track(home: int) -> int:
+    return _POOL + home
 
 
 class Timeline:
@@ -38,6 +38,7 @@ class Timeline:
         self.events: list[dict[str, Any]] = []
         self._arrows = itertools.count(1)
         self._named: set[int] = set()
+        self._spans: dict[int, list[tuple[int, int]]] = {}  # by stream track, as begin and end
 
     def name_track(self, track: int, name: str) -> None:
         if track not in self._named:
@@ -46,6 +47,18 @@ class Timeline:
 
     def span(self, track: int, name: str, kind: str, begin_ns: int, elapsed_ns: int, facts: Mapping[str, Any]) -> None:
         self._add("X", name, track, begin_ns, cat=kind, dur=elapsed_ns / 1e3, args=dict(facts))
+
+    def stream_span(self, track: int, name: str, begin_ns: int, elapsed_ns: int, facts: Mapping[str, Any]) -> None:
+        bisect.insort(self._spans.setdefault(track, []), (begin_ns, begin_ns + elapsed_ns))
+        self.span(track, name, "Stream", begin_ns, elapsed_ns, facts)
+
+    def stream_at(self, begin_ns: int, end_ns: int) -> int | None:
+        """The stream track with a span around this time."""
+        for track, spans in self._spans.items():
+            at = bisect.bisect_right(spans, begin_ns, key=lambda span: span[0]) - 1
+            if at >= 0 and end_ns <= spans[at][1]:
+                return track
+        return None
 
     def arrow(self, name: str, source: tuple[int, int], target: tuple[int, int]) -> None:
         """From one (track, time) to another; each end lies in the span that is open there."""

@@ -1,4 +1,4 @@
-"""A trace of runs: the run itself, its nodes by worker, its launches on their stream, the pool's threads, its memory.
+"""A trace of runs: the run itself, its nodes by worker, what streams did, the pool's threads, its memory.
 
 Every event carries the run's number; launches also what their tiling chose, the run the shapes and bytes. `timeline`
 has the format.
@@ -17,7 +17,7 @@ import numpy as np
 
 from grainline.session.timeline import Timeline, pool_track, stream_track, worker_track
 
-_TIMES = ("name", "start_ns", "elapsed_ns", "memory_bytes", "worker")
+_TIMES = ("name", "start_ns", "elapsed_ns", "memory_bytes", "worker", "commands")
 
 PoolSpan = tuple[int, int, int, int]  # home, begin_ns, end_ns, tasks
 
@@ -45,17 +45,16 @@ class Trace:
         self._timeline.span(caller, "model_run", "Session", begin_ns, end_ns - begin_ns, facts)
         for node in nodes:
             self._node(node, run_id, caller)
-            # What an asynchronous stream does when is not known.
-            if "tile_kernel" in node and compiled.executor.completes_inline:
-                self._launch(node, run_id, caller)
+            for command in node.get("commands", _inline_command(node)):
+                self._command(command, node, run_id, caller)
         self._memory(nodes)
         return arrays
 
     def add_pool(self, spans: Iterable[PoolSpan]) -> None:
-        """What the pool's threads did meanwhile; the part of the submitting thread lies on its own track."""
+        """What the pool's threads did meanwhile. Home 0 is the thread that dispatched: a stream's, or the caller."""
         caller = threading.get_native_id()
         for home, begin_ns, end_ns, tasks in sorted(spans, key=lambda span: span[1]):
-            track = pool_track(home, caller)
+            track = pool_track(home) if home else self._timeline.stream_at(begin_ns, end_ns) or caller
             if home:
                 self._timeline.name_track(track, f"pool thread {home}")
             self._timeline.span(track, "tasks", "Pool", begin_ns, end_ns - begin_ns, {"home": home, "tasks": tasks})
@@ -72,12 +71,14 @@ class Trace:
             self._timeline.name_track(track, f"worker {worker}")
         self._timeline.span(track, node["name"], "Node", begin_ns, elapsed_ns, facts)
 
-    def _launch(self, node: dict[str, Any], run_id: int, caller: int) -> None:
-        """An inline stream completes a launch while it is submitted."""
-        track, begin_ns, stream = worker_track(node["worker"], caller), node["start_ns"], stream_track(0)
-        self._timeline.name_track(stream, "stream 0")
-        self._timeline.span(stream, node["name"], "Stream", begin_ns, node["elapsed_ns"], {"run_id": run_id})
-        self._timeline.arrow("launch", (track, begin_ns), (stream, begin_ns))
+    def _command(self, command: dict[str, Any], node: dict[str, Any], run_id: int, caller: int) -> None:
+        """What the stream did, and an arrow from its submission to its completion."""
+        worker, stream, begin_ns = worker_track(node["worker"], caller), command["stream"], command["start_ns"]
+        track, facts = stream_track(stream), {"run_id": run_id, "kind": command["kind"]}
+        self._timeline.name_track(track, f"stream {stream}")
+        self._timeline.stream_span(track, node["name"], begin_ns, command["elapsed_ns"], facts)
+        last_ns = begin_ns + max(command["elapsed_ns"] - 1, 0)  # a viewer looks for the span that is open there
+        self._timeline.arrow(command["kind"], (worker, command["submitted_ns"]), (track, last_ns))
 
     def _memory(self, nodes: list[dict[str, Any]]) -> None:
         """The bytes that the memory blocks of the run hold."""
@@ -86,6 +87,12 @@ class Trace:
             if change := node.get("memory_bytes", 0):
                 held += change
                 self._timeline.counter("memory of the run", node["start_ns"] + node["elapsed_ns"], held)
+
+
+def _inline_command(node: dict[str, Any]) -> list[dict[str, Any]]:
+    """An inline stream completes a launch while it is submitted."""
+    times = {"submitted_ns": node["start_ns"], "start_ns": node["start_ns"], "elapsed_ns": node["elapsed_ns"]}
+    return [{"stream": 0, "kind": "launch", **times}] if "tile_kernel" in node else []
 
 
 def _run_facts(feeds: Any, arrays: list[np.ndarray]) -> dict[str, Any]:
