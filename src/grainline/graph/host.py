@@ -114,6 +114,8 @@ def _reference(host: Node) -> Any:
 
     node = NodeProto.FromString(host.attributes["proto"])
     node.output[:] = [name or f"o{index}" for index, name in enumerate(node.output)]
+    if host.attributes["op_type"] == "RoiAlign" and host.attributes["opset"] < 16:  # it rounded otherwise then
+        node.attribute.add(name="coordinate_transformation_mode", type=3, s=b"output_half_pixel")
     graph = GraphProto(name="host")
     graph.node.append(node)
     for name in dict.fromkeys(name for name in node.input if name):
@@ -129,7 +131,7 @@ def _by_reference(node: Node, arrays: Sequence[Any]) -> list[Any]:
 
 
 def _shown(node: Node, results: Sequence[Any]) -> list[Any]:
-    """NumPy scalars become arrays; outputs that nobody uses become None; missing outputs are an error."""
+    """NumPy scalars become arrays, text objects; outputs that nobody uses become None; missing ones are an error."""
     if len(results) < len(node.outputs):
         raise KernelError("the operator does not give all its outputs", expected=len(node.outputs), found=len(results))
     shown: list[Any] = []
@@ -137,7 +139,8 @@ def _shown(node: Node, results: Sequence[Any]) -> list[Any]:
         if not value.name:
             shown.append(None)
         elif value.kind == "tensor" and data is not None and not isinstance(data, list):
-            shown.append(np.asarray(data))
+            data = np.asarray(data)
+            shown.append(data.astype(object) if data.dtype.kind == "U" else data)
         else:
             shown.append(data)
     return shown

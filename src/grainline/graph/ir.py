@@ -91,12 +91,16 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A model input or output as its author declared it: a dimension is an int, a name, or None where left open."""
+    """A model input or output as its author declared it: a dimension is an int, a name, or None where left open.
+
+    `spelling` is the type of what is no tensor, as ONNX writes it: seq(tensor(float)).
+    """
 
     name: str
     dtype: DType
     shape: tuple[int | str | None, ...] | None
     kind: Literal["tensor", "sequence", "optional", "map"] = "tensor"
+    spelling: str = ""
 
 
 @dataclass(frozen=True, slots=True)

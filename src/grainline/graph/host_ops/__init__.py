@@ -12,6 +12,7 @@ from typing import Any
 
 from grainline.graph.host_ops import (
     arithmetic,
+    classic,
     contrib,
     control_flow,
     convolution,
@@ -20,12 +21,15 @@ from grainline.graph.host_ops import (
     quantisation,
     recurrent,
     reductions,
+    sampling,
+    selection,
     shape,
     text,
 )
 
 FAMILIES = (
     arithmetic,
+    classic,
     contrib,
     control_flow,
     convolution,
@@ -34,6 +38,8 @@ FAMILIES = (
     quantisation,
     recurrent,
     reductions,
+    sampling,
+    selection,
     shape,
     text,
 )
