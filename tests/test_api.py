@@ -54,6 +54,67 @@ def test_inputs_and_outputs_describe_themselves(library: ModuleType, two_outputs
 
 
 @LIBRARIES
+def test_outputs_without_a_declared_shape_or_type_show_what_follows(library: ModuleType) -> None:
+    """Named dimensions stay names, sums of them are open, and any text may be a name."""
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0]),
+        helper.make_node("Concat", ["x", "x"], ["c"], axis=0),
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("Conv", ["i", "w"], ["k"], strides=[2, 2]),
+    ]
+    inputs = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch size", 3]),
+        helper.make_tensor_value_info("i", TensorProto.FLOAT, [1, 2, 9, 8]),
+    ]
+    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in "tck"]
+    outputs.append(onnx.ValueInfoProto(name="s"))
+    weights = [onnx.numpy_helper.from_array(np.ones((4, 2, 3, 3), np.float32), "w")]
+    graph = helper.make_graph(nodes, "open", inputs, outputs, weights)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    session = library.InferenceSession(proto.SerializeToString())
+    assert session.get_inputs()[0].shape == ["batch size", 3]
+    shown = {v.name: (v.type, v.shape) for v in session.get_outputs()}
+    assert shown["t"] == ("tensor(float)", [3, "batch size"])
+    assert shown["c"] == ("tensor(float)", [None, 3])
+    assert shown["k"] == ("tensor(float)", [1, 4, 4, 3])
+    assert shown["s"] == ("tensor(int64)", [2])
+
+
+@LIBRARIES
+def test_what_is_no_tensor_is_spelled_out(library: ModuleType) -> None:
+    sequence = helper.make_tensor_sequence_value_info("q", TensorProto.INT64, None)
+    table = onnx.ValueInfoProto(name="z")
+    entry = table.type.sequence_type.elem_type.map_type
+    entry.key_type, entry.value_type.tensor_type.elem_type = TensorProto.STRING, TensorProto.FLOAT
+    nodes = [
+        helper.make_node("ZipMap", ["x"], ["z"], domain="ai.onnx.ml", classlabels_strings=["a", "b"]),
+        helper.make_node("SequenceAt", ["q", "zero"], ["y"]),
+    ]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, 2]), sequence]
+    weights = [onnx.numpy_helper.from_array(np.array(0), "zero")]
+    outputs = [table, helper.make_tensor_value_info("y", TensorProto.INT64, None)]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 1)]
+    graph = helper.make_graph(nodes, "containers", inputs, outputs, weights)
+    proto = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    session = library.InferenceSession(proto.SerializeToString())
+    assert [v.type for v in session.get_inputs()] == ["tensor(float)", "seq(tensor(int64))"]
+    assert [v.type for v in session.get_outputs()] == ["seq(map(string,tensor(float)))", "tensor(int64)"]
+    rows, y = session.run(None, {"x": np.array([[0.25, 0.75]], np.float32), "q": [np.array([4, 5])]})
+    assert rows == [{"a": 0.25, "b": 0.75}] and y.tolist() == [4, 5]
+
+
+@LIBRARIES
+def test_an_output_of_another_type_than_declared_is_an_error(library: ModuleType, model: Any) -> None:
+    proto = model(
+        [helper.make_node("Relu", ["x"], ["y"])],
+        {"x": (TensorProto.FLOAT, ["n"])},
+        {"y": (TensorProto.INT64, ["n"])},
+    )
+    with pytest.raises(Exception, match=r"[^a-z]y[^a-z]"):
+        library.InferenceSession(proto.SerializeToString())
+
+
+@LIBRARIES
 def test_metadata_comes_from_the_file(library: ModuleType, two_outputs: bytes) -> None:
     meta = library.InferenceSession(two_outputs).get_modelmeta()
     assert (meta.producer_name, meta.domain, meta.description, meta.version) == ("maker", "there", "what it is", 7)
@@ -185,7 +246,7 @@ def test_options_refuse_what_they_do_not_know(library: ModuleType) -> None:
 
 
 def test_enumerations_have_the_same_numbers() -> None:
-    for kind in ("GraphOptimizationLevel", "ExecutionMode"):
+    for kind in ("GraphOptimizationLevel", "ExecutionMode", "ExecutionOrder"):
         for member in getattr(grainline, kind):
             assert int(member) == int(getattr(getattr(ort, kind), member.name)), f"{kind}.{member.name}"
 
@@ -198,6 +259,38 @@ def test_settings_have_the_same_names_and_defaults() -> None:
         n for n in dir(theirs) if not n.startswith("_") and not callable(getattr(theirs, n)) and n not in dir(ours)
     ]
     assert not missing, f"settings that code for onnxruntime may write: {missing}"
+
+
+@LIBRARIES
+def test_a_number_stands_for_a_flag(library: ModuleType, two_outputs: bytes) -> None:
+    options = library.SessionOptions()
+    options.enable_mem_pattern = 0
+    options.enable_cpu_mem_arena = 1
+    assert options.enable_mem_pattern is False and options.enable_cpu_mem_arena is True
+
+
+@LIBRARIES
+def test_options_of_another_kind_are_a_type_error(library: ModuleType, two_outputs: bytes) -> None:
+    other = ort if library is grainline else grainline
+    for options in ({"intra_op_num_threads": 1}, other.SessionOptions()):
+        with pytest.raises(TypeError):
+            library.InferenceSession(two_outputs, options)
+
+
+@LIBRARIES
+def test_calls_on_the_whole_library(library: ModuleType) -> None:
+    assert "CPUExecutionProvider" in library.get_all_providers()
+    library.set_default_logger_verbosity(0)
+    library.disable_telemetry_events()
+
+
+@LIBRARIES
+def test_a_run_with_no_output_bound_is_an_error(library: ModuleType, two_outputs: bytes) -> None:
+    session = library.InferenceSession(two_outputs)
+    binding = session.io_binding()
+    binding.bind_cpu_input("x", X)
+    with pytest.raises(RuntimeError, match="output"):
+        session.run_with_iobinding(binding)
 
 
 @LIBRARIES

@@ -29,14 +29,19 @@ from grainline.session.inference import InferenceSession
 from grainline.session.model import Model, compile, load
 from grainline.session.options import (
     ExecutionMode,
+    ExecutionOrder,
     GraphOptimizationLevel,
     ModelMetadata,
     NodeArg,
     RunOptions,
     SessionOptions,
+    disable_telemetry_events,
+    enable_telemetry_events,
+    get_all_providers,
     get_available_providers,
     get_device,
     set_default_logger_severity,
+    set_default_logger_verbosity,
 )
 from grainline.session.values import OrtValue
 
@@ -76,6 +81,7 @@ __all__ = [
     "Event",
     "ExceptionDump",
     "ExecutionMode",
+    "ExecutionOrder",
     "FeedError",
     "GrainlineError",
     "GraphOptimizationLevel",
@@ -101,8 +107,12 @@ __all__ = [
     "UnsupportedError",
     "__version__",
     "compile",
+    "disable_telemetry_events",
+    "enable_telemetry_events",
+    "get_all_providers",
     "get_available_providers",
     "get_device",
     "load",
     "set_default_logger_severity",
+    "set_default_logger_verbosity",
 ]

@@ -31,6 +31,11 @@ class DType:
         return self.kind in "iu"
 
     @property
+    def onnx_name(self) -> str:
+        """As ONNX writes it in the name of a type: f32 -> float, i8 -> int8, f8e5m2 -> float8e5m2."""
+        return _ONNX_NAMES.get(self.name) or _ONNX_PREFIXES[self.name[0]] + self.name[1:]
+
+    @property
     def numpy(self) -> np.dtype[Any]:
         if self.name == "bf16" or self.kind == "n":
             import ml_dtypes
@@ -38,6 +43,9 @@ class DType:
             return np.dtype(getattr(ml_dtypes, self.numpy_name or "bfloat16"))
         return np.dtype(self.numpy_name)
 
+
+_ONNX_NAMES = {"f32": "float", "f64": "double", "bf16": "bfloat16", "bool": "bool", "string": "string"}
+_ONNX_PREFIXES = {"f": "float", "i": "int", "u": "uint", "c": "complex"}
 
 F32 = DType("f32", 4, "f", 1, "float32", "float")
 U8 = DType("u8", 1, "u", 2, "uint8", "i8")

@@ -11,7 +11,7 @@ from typing import Any
 
 from grainline.base.dims import symbol
 from grainline.base.dtypes import BOOL, F32, I64, DType
-from grainline.base.errors import ModelError
+from grainline.base.errors import ModelError, UnsupportedError
 from grainline.graph.ir import Shape, Value
 from grainline.importer.builder import Builder
 from grainline.importer.call import GRAPH, GRAPHS, Call
@@ -25,6 +25,7 @@ MICROSOFT = frozenset(
     "Gelu FastGelu BiasGelu QuickGelu SimplifiedLayerNormalization SkipLayerNormalization "
     "SkipSimplifiedLayerNormalization FusedMatMul".split()
 )
+STANDARD_DOMAINS = frozenset({"", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview", "ai.onnx.preview.training"})
 #: shapes that inference may promise and a run may not keep
 UNTRUSTED = frozenset("If Loop Scan SequenceMap Optional SequenceAt OptionalGetElement".split())
 SMALL_INPUT = 1024
@@ -45,9 +46,14 @@ def schema_of(call: Call) -> Any | None:
     try:
         schema = onnx.defs.get_schema(call.op_type, call.version, call.domain)
     except Exception as error:
-        raise ModelError(
-            f"no operator {call.domain or 'ai.onnx'}::{call.op_type} exists in opset {call.version}", node=call.label
-        ) from error
+        name = f"{call.domain or 'ai.onnx'}::{call.op_type}"
+        if call.domain not in STANDARD_DOMAINS:
+            raise UnsupportedError(
+                f"the operator {name} belongs to another engine and is not supported",
+                node=call.label,
+                remedy="Export the model again without that engine's own operators and optimisations.",
+            ) from error
+        raise ModelError(f"no operator {name} exists in opset {call.version}", node=call.label) from error
     if schema.deprecated:
         raise ModelError(f"{call.op_type} does not exist any more in opset {call.version}", node=call.label)
     return schema

@@ -50,7 +50,8 @@ def _import(opened: OpenModel) -> Graph:
     proto = model.graph
     frame = Frame(Library(opened, _functions(model)), Builder(), opsets)
     overridable = _overridable(model)
-    tensors = _inputs_and_initialisers(frame, opened, overridable)
+    symbols: dict[str, str] = {}
+    tensors = _inputs_and_initialisers(frame, opened, overridable, symbols)
     inputs = tuple(
         frame.values[info.name]
         for info in proto.input
@@ -63,7 +64,13 @@ def _import(opened: OpenModel) -> Graph:
     outputs = tuple((info.name, required(frame, info.name, "model")) for info in proto.output)
     _distinct(proto.output, "output")
     defaults = {name: tensors[name].constant for name in overridable}
-    return _finished(frame, proto, inputs, outputs, defaults, _info(opened, opsets, tensors, overridable))
+    info = _info(opened, opsets, tensors, overridable)
+    graph = _finished(frame, proto, inputs, outputs, defaults, info)
+    dimensions = {symbol: name for name, symbol in symbols.items()}
+    shown = [
+        _shown_output(mine, value, dimensions) for mine, (_, value) in zip(proto.output, graph.outputs, strict=True)
+    ]
+    return replace(graph, info=replace(info, outputs=tuple(shown)))
 
 
 def _opsets(model: Any) -> dict[str, int]:
@@ -111,11 +118,13 @@ def _is_fed(info: Any, tensors: dict[str, Tensor], overridable: frozenset[str]) 
     return info.name not in tensors or info.name in overridable
 
 
-def _inputs_and_initialisers(frame: Frame, opened: OpenModel, overridable: frozenset[str]) -> dict[str, Tensor]:
+def _inputs_and_initialisers(
+    frame: Frame, opened: OpenModel, overridable: frozenset[str], symbols: dict[str, str]
+) -> dict[str, Tensor]:
+    """Defines them, and notes in `symbols` the symbol of each named dimension."""
     proto = opened.proto.graph
     _distinct(proto.input, "input")
     initialisers = {tensor.name for tensor in proto.initializer}
-    symbols: dict[str, str] = {}
     for info in proto.input:
         if info.name in initialisers and info.name not in overridable:
             continue
@@ -161,6 +170,23 @@ def _symbol_name(wish: str) -> str:
     return name if re.match(r"[^\W\d]", name) and name not in extents.OPERATIONS else f"d_{name}"
 
 
+def _shown_output(info: Any, value: Value, dimensions: dict[str, str]) -> Declared:
+    """An output as declared; what the model leaves open is filled with what was found."""
+    if not info.type.WhichOneof("value"):
+        shown = Declared(info.name, value.dtype, None, value.kind)
+    else:
+        shown = declared(info)
+    if shown.kind != "tensor" or value.kind != "tensor":
+        return shown
+    if shown.dtype != value.dtype:
+        raise ModelError(
+            "an output is declared with another type", value=info.name, expected=value.dtype, found=shown.dtype
+        )
+    if shown.shape is not None or value.shape is None:
+        return shown
+    return replace(shown, shape=tuple(d if isinstance(d, int) else dimensions.get(str(d)) for d in value.shape))
+
+
 def _distinct(infos: Any, what: str) -> None:
     seen: set[str] = set()
     for info in infos:
@@ -197,7 +223,6 @@ def _info(
     fed = [info for info in model.graph.input if info.name not in tensors]
     return ModelInfo(
         inputs=tuple(declared(info) for info in fed),
-        outputs=tuple(declared(info) for info in model.graph.output),
         overridable=tuple(declared(info) for info in model.graph.input if info.name in overridable),
         ir_version=model.ir_version,
         opsets=opsets,

@@ -36,10 +36,23 @@ def declared(info: Any) -> Declared:
         return Declared(info.name, F32, None)
     dtype, kind = element_type(info.type, info.name)
     tensor = info.type.tensor_type
-    if kind != "tensor" or not tensor.HasField("shape"):
-        return Declared(info.name, dtype, None, kind)
+    if kind != "tensor":
+        return Declared(info.name, dtype, None, kind, _spelled(info.type))
+    if not tensor.HasField("shape"):
+        return Declared(info.name, dtype, None)
     dims = tuple(_dimension(dim) for dim in tensor.shape.dim)
-    return Declared(info.name, dtype, dims, kind)
+    return Declared(info.name, dtype, dims)
+
+
+def _spelled(proto: Any) -> str:
+    """A TypeProto as ONNX writes it: seq(map(int64,tensor(float)))."""
+    which = proto.WhichOneof("value")
+    if which in ("sequence_type", "optional_type"):
+        return f"{'seq' if which == 'sequence_type' else 'optional'}({_spelled(getattr(proto, which).elem_type)})"
+    if which == "map_type":
+        key = BY_ONNX.get(proto.map_type.key_type)
+        return f"map({key.onnx_name if key else '?'},{_spelled(proto.map_type.value_type)})"
+    return f"tensor({element_type(proto, '')[0].onnx_name})" if which else "?"
 
 
 def _dimension(dim: Any) -> int | str | None:

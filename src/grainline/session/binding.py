@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from grainline.base.errors import FeedError
+from grainline.base.errors import FeedError, StateError
 from grainline.session.values import OrtValue, array_at, require_cpu
 
 if TYPE_CHECKING:
@@ -86,8 +86,7 @@ class IOBinding:
     def run(self, run_options: Any = None) -> None:
         """Runs the session with what is bound; called by `InferenceSession.run_with_iobinding`."""
         if not self._targets:
-            self._results = []
-            return
+            raise StateError("no output is bound", remedy="Call bind_output for each output that is wanted.")
         names = list(self._targets)
         arrays = self._session.run(names, self._inputs, run_options)
         for name, array in zip(names, arrays):

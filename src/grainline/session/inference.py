@@ -43,6 +43,8 @@ class InferenceSession:
         **kwargs: Any,
     ) -> None:
         _check_providers(providers, provider_options)
+        if sess_options is not None and not isinstance(sess_options, SessionOptions):
+            raise TypeError(f"sess_options is a grainline.SessionOptions, found {_kind(sess_options)}")
         self._sess_options = SessionOptions() if sess_options is None else sess_options
         self._model = Model(path_or_bytes, _options_of(self._sess_options))
         self._execute = self._model._execute
@@ -71,7 +73,7 @@ class InferenceSession:
 
     def _run_with_options(self, output_names: Any, input_feed: Any, run_options: RunOptions) -> list[np.ndarray]:
         if not isinstance(run_options, RunOptions):
-            raise TypeError(f"run_options is a grainline.RunOptions, found {type(run_options).__name__}")
+            raise TypeError(f"run_options is a grainline.RunOptions, found {_kind(run_options)}")
         if run_options.terminate:
             raise Cancelled("the run was not started: the terminate flag of its options is set")
         return self._model.run_chosen(input_feed, output_names, cancel=run_options.cancel_word)
@@ -192,6 +194,10 @@ class InferenceSession:
 
     def __repr__(self) -> str:
         return f"<grainline.InferenceSession of {self._model!r}>"
+
+
+def _kind(value: Any) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
 def _options_of(settings: SessionOptions) -> Options:

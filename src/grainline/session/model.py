@@ -174,23 +174,16 @@ def compile(path_or_bytes: Source, **options: Any) -> Model:
 
 
 def describe(value: Any) -> NodeArg:
-    """The `NodeArg` of a compiled model's input or output (name, dtype, shape); unnamed symbols become None."""
-    dims = None if value.shape is None else [_dimension(d) for d in value.shape]
-    return NodeArg(value.name, onnx_type(value.dtype), [] if dims is None else dims)
-
-
-def _dimension(dim: Any) -> int | str | None:
-    if dim is None or isinstance(dim, int):
-        return dim
-    text = str(dim)
-    return text if text.isidentifier() and not text.startswith("_") else None
+    """The `NodeArg` of a compiled model's input or output; a shape of unknown rank is shown as empty."""
+    return NodeArg(value.name, value.spelling or onnx_type(value.dtype), list(value.shape or ()))
 
 
 def _checked_source(source: Any) -> str | bytes:
     if isinstance(source, bytes | bytearray | memoryview):
         return bytes(source)
     if not isinstance(source, str | os.PathLike):
-        raise TypeError(f"Unable to load from type '{type(source)}'")
+        remedy = ". Give its SerializeToString()." if hasattr(source, "SerializeToString") else ""
+        raise TypeError(f"Unable to load from type '{type(source)}'{remedy}")
     path = os.fspath(source)
     if not os.path.isfile(path):
         raise ModelError("there is no model file at this path", found=repr(path))

@@ -16,10 +16,6 @@ from grainline.base.dtypes import BY_ONNX, DType
 from grainline.base.errors import UnsupportedError
 from grainline.base.log import logger
 
-# Our names as ONNX writes them. The rest follow a rule: i8 -> int8, f8e5m2 -> float8e5m2.
-_ONNX_SPELLING = {"f32": "float", "f64": "double", "bf16": "bfloat16", "bool": "bool", "string": "string"}
-_ONNX_PREFIX = {"f": "float", "i": "int", "u": "uint", "c": "complex"}
-
 
 class GraphOptimizationLevel(enum.IntEnum):
     """Kept for compatibility: grainline always compiles fully."""
@@ -36,6 +32,14 @@ class ExecutionMode(enum.IntEnum):
 
     ORT_SEQUENTIAL = 0
     ORT_PARALLEL = 1
+
+
+class ExecutionOrder(enum.IntEnum):
+    """Kept for compatibility: the order of nodes is grainline's own."""
+
+    DEFAULT = 0
+    PRIORITY_BASED = 1
+    MEMORY_EFFICIENT = 2
 
 
 class _Settings:
@@ -83,7 +87,7 @@ class _Settings:
 
 
 def _checked(name: str, value: Any, wanted: type) -> Any:
-    if wanted is bool and isinstance(value, bool | np.bool_):
+    if wanted is bool and isinstance(value, bool | int | np.bool_):
         return bool(value)
     if wanted is int and hasattr(value, "__index__") and not isinstance(value, str):
         return int(value.__index__())
@@ -102,7 +106,7 @@ class SessionOptions(_Settings):
         "profile_file_prefix": "grainline_profile_",
         "graph_optimization_level": GraphOptimizationLevel.ORT_ENABLE_ALL,
         "execution_mode": ExecutionMode.ORT_SEQUENTIAL,
-        "execution_order": 0,
+        "execution_order": ExecutionOrder.DEFAULT,
         "enable_cpu_mem_arena": True,
         "enable_mem_pattern": True,
         "enable_mem_reuse": True,
@@ -226,16 +230,31 @@ def onnx_type(dtype: DType | np.dtype[Any] | int) -> str:
         from grainline.base import dtypes
 
         dtype = dtypes.from_numpy(np.dtype(dtype))
-    name = dtype.name
-    return f"tensor({_ONNX_SPELLING.get(name) or _ONNX_PREFIX[name[0]] + name[1:]})"
+    return f"tensor({dtype.onnx_name})"
 
 
 def get_available_providers() -> list[str]:
     return ["CPUExecutionProvider"]
 
 
+def get_all_providers() -> list[str]:
+    return get_available_providers()
+
+
 def get_device() -> str:
     return "CPU"
+
+
+def set_default_logger_verbosity(verbosity: int) -> None:
+    """Kept without effect: GRAINLINE_DEBUG says how much detail is logged."""
+
+
+def disable_telemetry_events() -> None:
+    """Kept without effect: nothing is ever sent."""
+
+
+def enable_telemetry_events() -> None:
+    """Kept without effect: nothing is ever sent."""
 
 
 def set_default_logger_severity(severity: int) -> None:
