@@ -96,6 +96,53 @@ def test_negative_padding_cuts_off(mode: str) -> None:
         run(single("Pad", {"x": x, "p": np.array(pads)}), x=x, p=np.array([-2, 0, -2, 0]))
 
 
+@pytest.mark.parametrize("parts", [[2, 3], [1, 2], [-1, 5], [2**62, 2**62], [1, 1, 2]])
+def test_parts_that_do_not_fill_the_axis_are_named(parts: list[int]) -> None:
+    feeds = {"x": f32(4, 2), "s": np.array(parts)}
+    with pytest.raises(grainline.KernelError, match="Split"):
+        run(single("Split", feeds, outputs=2), **feeds)
+
+
+@pytest.mark.parametrize(("opset", "extent"), [(13, 6), (18, 7), (18, 2)])
+def test_parts_of_a_run_time_extent(opset: int, extent: int) -> None:
+    feeds, form = {"x": f32(2, extent)}, {"num_outputs": 3} if opset == 18 else {}
+    agrees_with_peer(single("Split", feeds, outputs=3, opset=opset, axis=-1, **form), feeds, f"seed {SEED}")
+    feeds["s"] = np.array([1, 0, extent - 1])
+    agrees_with_peer(single("Split", feeds, outputs=3, opset=opset, axis=1), feeds, f"seed {SEED}")
+
+
+@pytest.mark.parametrize("k", [-4, 4])
+def test_more_or_less_than_there_is_cannot_be_the_top(k: int) -> None:
+    feeds = {"x": f32(3), "k": np.array([k])}
+    with pytest.raises(grainline.KernelError, match="TopK"):
+        run(single("TopK", feeds, outputs=2), **feeds)
+
+
+@pytest.mark.parametrize(
+    ("op", "name", "target"),
+    [
+        ("Expand", "s", [2**20, 2**20]),
+        ("Tile", "s", [2**40]),
+        ("ConstantOfShape", "", [2**40]),
+        ("Pad", "s", [2**45, 0]),
+    ],
+)
+def test_what_has_no_room_is_out_of_memory(op: str, name: str, target: list[int]) -> None:
+    feeds = {"x": f32(1)} if name else {}
+    feeds["s"] = np.array(target)
+    model = single(op, feeds)
+    with pytest.raises(grainline.OutOfMemory) as caught:
+        run(model, **feeds)
+    assert caught.value.node == "only"
+
+
+def test_a_failing_node_is_named_once() -> None:
+    feeds = {"x": f32(4), "s": np.array([3])}
+    with pytest.raises(grainline.KernelError) as caught:
+        run(single("Reshape", feeds), **feeds)
+    assert str(caught.value).count("'only'") == 1, str(caught.value)
+
+
 def test_text_comes_back_as_objects() -> None:
     x = np.array([[0.3, -2], [1.5, 0.1], [-1, -1]], np.float32)
     form = {"coefficients": [1.0, 2, -1, -2, 0.5, 0.5], "intercepts": [0, 0.1, 0.2], "classlabels_strings": list("abc")}

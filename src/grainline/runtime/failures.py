@@ -30,9 +30,12 @@ _CLASSES: dict[str, type[GrainlineError]] = {
 def failure(code: str, message: str, node: str, cause: BaseException | None) -> BaseException:
     """The exception to raise. `cause` is what a Python callable raised inside the run.
 
-    What is no error of an operator (KeyboardInterrupt, a cancelled inner run) passes through as it is.
+    What is no error of an operator (KeyboardInterrupt, a cancelled inner run) passes through as it is, and so does a
+    typed error of an operator on the host, which names its node itself.
     """
     if isinstance(cause, Cancelled) or (cause is not None and not isinstance(cause, Exception)):
+        return cause
+    if isinstance(cause, GrainlineError) and not isinstance(cause, FeedError) and cause.node is not None:
         return cause
     error = _CLASSES.get(code, GrainlineError)(message, node=None if code == "invalid_argument" else node or None)
     error.__cause__ = cause

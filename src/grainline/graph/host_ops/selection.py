@@ -1,4 +1,5 @@
-"""Operators with forms that the reference does not take: NonMaxSuppression, OneHot, Pad that cuts off."""
+"""Operators with forms that the reference does not take, or takes without looking: NonMaxSuppression, OneHot, TopK, Pad
+that cuts off."""
 
 from __future__ import annotations
 
@@ -73,6 +74,15 @@ def one_hot(call: Any) -> list[Any]:
     return [np.where(wanted == places, values[1], values[0])]
 
 
+def top_k(call: Any) -> list[Any]:
+    """Checks how many are asked for; the reference chooses."""
+    x, axis = call.input(0), call.get("axis", -1)
+    k = int(call.get("k") if call.version < 10 else call.input(1).reshape(-1)[0])
+    if not -x.ndim <= axis < x.ndim or not 0 <= k <= x.shape[axis]:
+        raise KernelError("TopK asks for more than there is", expected=f"0 to {list(x.shape)} at {axis}", found=k)
+    return NotImplemented
+
+
 def pad(call: Any) -> list[Any]:
     """Cuts off where a padding is negative, and leaves the rest to the reference."""
     if call.version < 11:
@@ -105,4 +115,5 @@ TABLE = {
     ("", "NonMaxSuppression"): non_max_suppression,
     ("", "OneHot"): one_hot,
     ("", "Pad"): pad,
+    ("", "TopK"): top_k,
 }

@@ -1,4 +1,4 @@
-"""Reshape and Slice whose target only a run knows."""
+"""Reshape, Slice and Split whose target only a run knows."""
 
 from __future__ import annotations
 
@@ -52,8 +52,29 @@ def slice_(call: Any) -> list[Any]:
     return [x[tuple(index)]]
 
 
+def split(call: Any) -> list[Any]:
+    """Parts along `axis` of the given extents, which fill it; without them equal ones, the last perhaps shorter."""
+    x, count = call.input(0), len(call.node.outputs)
+    axis = call.get("axis", 0)
+    if not -x.ndim <= axis < x.ndim:
+        raise KernelError("an axis is out of range", expected=f"[{-x.ndim}, {x.ndim})", found=axis)
+    size = x.shape[axis]
+    extents = call.get("split") if call.version < 13 else call.input(1)
+    if extents is None:
+        if call.version < 18 and size % count:
+            raise KernelError("Split does not divide the axis", expected=f"a multiple of {count}", found=size)
+        piece = -(-size // count)
+        extents = [max(0, min(piece, size - piece * index)) for index in range(count)]
+    extents = [int(extent) for extent in extents]
+    if len(extents) != count or min(extents) < 0 or sum(extents) != size:
+        raise KernelError("the parts of Split do not fill the axis", expected=f"{count} parts of {size}", found=extents)
+    ends = np.cumsum([0, *extents])
+    along = (slice(None),) * (axis % x.ndim)
+    return [x[(*along, slice(begin, end))] for begin, end in zip(ends, ends[1:])]
+
+
 def identity(call: Any) -> list[Any]:
     return [call.input(0)]
 
 
-TABLE = {("", "Reshape"): reshape, ("", "Slice"): slice_, ("", "Identity"): identity}
+TABLE = {("", "Reshape"): reshape, ("", "Slice"): slice_, ("", "Split"): split, ("", "Identity"): identity}
