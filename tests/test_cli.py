@@ -48,6 +48,35 @@ def test_run_makes_inputs_of_the_shape_asked(shape: str, add_path: str, capsys: 
     assert "out  y: tensor(float)[5, 4]" in capsys.readouterr().out
 
 
+def test_results_that_are_no_tensors_are_shown_and_not_saved(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nodes = [
+        helper.make_node("SplitToSequence", ["x"], ["parts"], axis=0),
+        helper.make_node("SequenceAt", ["parts", "zero"], ["y"]),
+    ]
+    outputs = [helper.make_tensor_sequence_value_info("parts", TensorProto.FLOAT, None), onnx.ValueInfoProto(name="y")]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, 2])]
+    weights = [onnx.numpy_helper.from_array(np.array(0), "zero")]
+    graph = helper.make_graph(nodes, "parts", inputs, outputs, weights)
+    path, saved = tmp_path / "parts.onnx", tmp_path / "out"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    assert call(["run", str(path), "--output", str(saved)]) == 0
+    printed = capsys.readouterr().out
+    assert "out  parts: seq(tensor(float)) of 3, the first tensor(float)[1, 2]" in printed
+    assert "not saved: parts" in printed and [file.name for file in saved.iterdir()] == ["y.npy"]
+
+
+def test_a_sequence_cannot_be_made_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    node = helper.make_node("ConcatFromSequence", ["s"], ["y"], axis=0)
+    inputs = [helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, None)]
+    graph = helper.make_graph([node], "joined", inputs, [onnx.ValueInfoProto(name="y")])
+    path = tmp_path / "joined.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    assert call(["run", str(path)]) == 2
+    assert "seq(tensor(float))" in capsys.readouterr().err
+
+
 def test_explain_says_something(add_path: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(["explain", add_path]) == 0
     assert capsys.readouterr().out.strip()

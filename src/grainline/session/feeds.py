@@ -24,7 +24,9 @@ def normalised(feeds: Any, inputs: list[NodeArg]) -> Any:
     return {name: _as_array(name, value, types.get(name)) for name, value in feeds.items()}
 
 
-def _as_array(name: str, value: Any, wanted: str | None) -> np.ndarray:
+def _as_array(name: str, value: Any, wanted: str | None) -> Any:
+    if wanted is not None and not wanted.startswith("tensor("):
+        return value  # a sequence or an optional: the run judges it
     if isinstance(value, OrtValue):
         return value.numpy()
     if isinstance(value, np.ndarray | np.generic):

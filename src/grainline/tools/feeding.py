@@ -71,6 +71,13 @@ def make_feeds(
     for info in inputs:
         if info.name in files:
             feeds[info.name] = read_array(info.name, files[info.name])
+        elif not info.type.startswith("tensor("):
+            raise OptionError(
+                "an input that is no tensor has no random value",
+                value=info.name,
+                found=info.type,
+                remedy="Run this model from Python.",
+            )
         else:
             feeds[info.name] = _sized_array(info, shapes.get(info.name) or _shape_of(info, symbols), rng)
     return feeds

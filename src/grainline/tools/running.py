@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -41,8 +42,8 @@ def run_model(
     yield f"loaded in {loaded_s * 1e3:.0f} ms, ran in {run_s * 1e3:.2f} ms"
     for name, array in feeds.items():
         yield f"in   {name}: {summary(array)}"
-    for info, array in zip(model.outputs, arrays):
-        yield f"out  {info.name}: {summary(array)}"
+    for info, result in zip(model.outputs, arrays):
+        yield f"out  {info.name}: {summary(result) if isinstance(result, np.ndarray) else shortened(info.type, result)}"
     if output is not None:
         yield from save(output, [info.name for info in model.outputs], arrays)
 
@@ -56,9 +57,20 @@ def summary(array: np.ndarray) -> str:
     return f"{head} min {wide.min():.6g} mean {wide.mean():.6g} max {wide.max():.6g}"
 
 
-def save(folder: Path, names: Sequence[str], arrays: Sequence[np.ndarray]) -> Iterator[str]:
+def shortened(kind: str, result: Any) -> str:
+    """What is no tensor: its type, its length and its first entry."""
+    if not isinstance(result, list) or not result:
+        return f"{kind} {result}"
+    first = summary(result[0]) if isinstance(result[0], np.ndarray) else result[0]
+    return f"{kind} of {len(result)}, the first {first}"
+
+
+def save(folder: Path, names: Sequence[str], results: Sequence[Any]) -> Iterator[str]:
     """Writes each array into the folder, which exists, under its name with the letters that every file system has."""
-    for index, (name, array) in enumerate(zip(names, arrays)):
+    for index, (name, array) in enumerate(zip(names, results)):
+        if not isinstance(array, np.ndarray):
+            yield f"not saved: {name} is no tensor"
+            continue
         safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in name).lstrip(".") or f"output_{index}"
         path = folder / f"{safe}.npy"
         np.save(path, array)
