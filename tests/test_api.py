@@ -517,6 +517,26 @@ def test_a_malformed_variable_is_named(name: str, two_outputs: bytes, monkeypatc
         grainline.load(two_outputs).run({"x": X})
 
 
+def test_a_home_of_nobody_is_named(two_outputs: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    nobody = "~no-such-user-here/cache"
+    with pytest.raises(grainline.OptionError, match=r"cache_dir.*no-such-user"):
+        grainline.load(two_outputs, cache_dir=nobody)
+    with pytest.raises(grainline.OptionError, match="cache_dir"):
+        grainline.load(two_outputs, cache_dir=3)  # type: ignore[arg-type]
+    monkeypatch.setenv("GRAINLINE_CACHE_DIR", nobody)
+    with pytest.raises(grainline.OptionError, match=r"GRAINLINE_CACHE_DIR.*no-such-user"):
+        grainline.load(two_outputs)
+
+
+@pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "ORT_INTRA_OP_NUM_THREADS"])
+@pytest.mark.parametrize("text", ["lots", "-4", "1.5", ""])
+def test_a_malformed_variable_of_another_library_is_no_bound(
+    name: str, text: str, two_outputs: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, text)
+    assert grainline.load(two_outputs).run({"x": X})[1].tolist() == [2, 3, 2]
+
+
 def test_no_warning_in_ordinary_use(two_outputs: bytes) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -67,7 +67,8 @@ def _flag(text: str) -> bool:
 
 
 def _first_of_list(text: str) -> int:
-    """OpenMP allows a list, one entry per nesting level. A variable of another library never makes us fail."""
+    """OpenMP allows a list, one entry per nesting level. A variable of another library never makes us fail: what is no
+    bound there is none."""
     first = text.split(",")[0].strip()
     return int(first) if first.isdigit() and int(first) > 0 else 0
 
@@ -75,7 +76,19 @@ def _first_of_list(text: str) -> int:
 def _folder(path: str | os.PathLike[str]) -> Path:
     from pathlib import Path
 
-    return Path(path).expanduser()
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:  # ~name, and nobody has this name
+        raise ValueError(str(error)) from error
+
+
+def _given_folder(path: str | os.PathLike[str]) -> Path:
+    try:
+        return _folder(path)
+    except (ValueError, TypeError) as error:
+        raise OptionError(
+            "the option cache_dir cannot be used", expected="path of a folder", found=repr(path)
+        ) from error
 
 
 def _one_of(*words: str) -> Callable[[str], str]:
@@ -107,7 +120,7 @@ ORT_NUM_THREADS = Knob(
     "integer >= 0",
     0,
     "onnxruntime's bound on threads; honoured behind OMP_NUM_THREADS, so that a deployment keeps its limit.",
-    _integer_at_least(0),
+    _first_of_list,
 )
 HOT_THREADS = Knob(
     "GRAINLINE_HOT_THREADS",
@@ -260,7 +273,7 @@ class Options:
         return Options(
             threads=thread_budget(self.threads, environ),
             cache=CACHE.read(environ) if self.cache is None else self.cache,
-            cache_dir=CACHE_DIR.read(environ) if self.cache_dir is None else _folder(self.cache_dir),
+            cache_dir=CACHE_DIR.read(environ) if self.cache_dir is None else _given_folder(self.cache_dir),
             executor=executor,
             memory_limit_bytes=limit_mib << 20 if self.memory_limit_bytes is None else self.memory_limit_bytes,
             workers=workers,
