@@ -23,7 +23,7 @@ from grainline.base import dims, log, progress
 from grainline.base.errors import OptionError
 from grainline.base.knobs import Options, is_multi_worker, stream_count
 from grainline.codegen.cache import ObjectCache, open_cache
-from grainline.codegen.compile import Kernel, compile_kernels, entry_name
+from grainline.codegen.compile import CompiledKernel, compile_kernels, entry_name
 from grainline.codegen.kernel import EmittedKernel, emit_variants
 from grainline.codegen.llvm import assembly
 from grainline.compiled import CompiledModel
@@ -218,7 +218,7 @@ class KernelTable:
         unique = {k.symbol: k for kernels in self.kernels.values() for k in kernels}
         return list(unique.values())
 
-    def explain(self, compiled: Mapping[str, Kernel]) -> Iterator[str]:
+    def explain(self, compiled: Mapping[str, CompiledKernel]) -> Iterator[str]:
         """Mapping, reason and realised facts of every kernel, and what was refused."""
         for key, result in self.plans.items():
             for chosen, kernel in zip(result.variants, self.kernels[key], strict=True):

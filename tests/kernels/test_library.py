@@ -14,7 +14,7 @@ from harness import GUARD, Compiled, guarded
 
 from grainline.base.dims import evaluate
 from grainline.base.dtypes import BOOL, F32, F64, I64
-from grainline.kernels.library import IN_ORDER_TERMS, KERNELS, ROOM, TOLERANCE, Kernel
+from grainline.kernels.library import IN_ORDER_TERMS, KERNELS, ROOM, TOLERANCE, Entry
 from grainline.plan.planner import plan
 from grainline.plan.target import host_target
 from grainline.plan.types import Plan, PlanError, PlannerOptions
@@ -65,7 +65,7 @@ def check(name: str, dtype, options: PlannerOptions, widths=WIDTHS) -> None:
         assert_close(kernel, pairs[written][0], want, label, in_order, terms_scale(kernel, name, arrays))
 
 
-def terms_scale(kernel: Kernel, name: str, arrays: list[np.ndarray]) -> np.ndarray | float:
+def terms_scale(kernel: Entry, name: str, arrays: list[np.ndarray]) -> np.ndarray | float:
     """What a sum of the same terms with random signs comes to; 0 where units are not of that."""
     if kernel.unit != "terms" or kernel.ulps == 0:
         return 0.0
@@ -81,7 +81,7 @@ def terms_in_order(plan: Plan, env: dict[str, int]) -> float:
 
 
 def assert_close(
-    kernel: Kernel, found: np.ndarray, want: np.ndarray, label: str, in_order: float = 0, least_scale=0.0
+    kernel: Entry, found: np.ndarray, want: np.ndarray, label: str, in_order: float = 0, least_scale=0.0
 ) -> None:
     assert found.shape == want.shape, label
     if kernel.ulps == 0:

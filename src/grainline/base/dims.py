@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-Extent = "int | Expr"
-
 
 @dataclass(frozen=True, slots=True)
 class Sym:
@@ -117,6 +115,10 @@ class Expr:
         return " + ".join(parts)
 
     __repr__ = __str__
+
+
+#: of a dimension: a number, or what a run evaluates
+Extent = int | Expr
 
 
 def _terms(value: int | Expr) -> tuple[tuple[Monomial, int], ...]:

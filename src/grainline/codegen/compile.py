@@ -1,6 +1,6 @@
 """Emitted kernels become callable: from the cache or through LLVM, shared by everyone in the process who uses them.
 
-`Kernel` objects are shared by symbol while somebody holds one; the machine code is unmapped with the last holder.
+`CompiledKernel` objects are shared by symbol while somebody holds one; with the last holder the code is unmapped.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SECTION_HAS_INSTRUCTIONS = 4  # SHF_EXECINSTR of ELF
 
 
 @dataclass(frozen=True, eq=False)
-class Kernel:
+class CompiledKernel:
     """Machine code. `address` is valid while this object lives; `from_cache` says where it came from.
 
     `code_bytes` is the size of the executable sections.
@@ -36,15 +36,17 @@ class Kernel:
     code_bytes: int = 0
 
 
-_live: weakref.WeakValueDictionary[tuple[str, str], Kernel] = weakref.WeakValueDictionary()
+_live: weakref.WeakValueDictionary[tuple[str, str], CompiledKernel] = weakref.WeakValueDictionary()
 #: Held over a fork: the child finds it free, and neither LLVM nor a kernel half made by a thread that it does not have.
 _lock = threading.RLock()
 
 
-def compile_kernels(emitted: Sequence[EmittedKernel], store: cache.ObjectCache | None = None) -> dict[str, Kernel]:
-    """One `Kernel` per distinct symbol. Keep the result as long as the code may run."""
+def compile_kernels(
+    emitted: Sequence[EmittedKernel], store: cache.ObjectCache | None = None
+) -> dict[str, CompiledKernel]:
+    """One `CompiledKernel` per distinct symbol. Keep the result as long as the code may run."""
     store = store if store is not None else cache.open_cache()
-    kernels: dict[str, Kernel] = {}
+    kernels: dict[str, CompiledKernel] = {}
     with _lock:
         for item in emitted:
             if item.symbol not in kernels:
@@ -52,7 +54,7 @@ def compile_kernels(emitted: Sequence[EmittedKernel], store: cache.ObjectCache |
     return kernels
 
 
-def _shared(item: EmittedKernel, store: cache.ObjectCache) -> Kernel:
+def _shared(item: EmittedKernel, store: cache.ObjectCache) -> CompiledKernel:
     name = entry_name(item)
     found = _live.get((item.symbol, name))
     if found is not None:
@@ -62,21 +64,21 @@ def _shared(item: EmittedKernel, store: cache.ObjectCache) -> Kernel:
     return kernel
 
 
-def _build(item: EmittedKernel, name: str, store: cache.ObjectCache) -> Kernel:
+def _build(item: EmittedKernel, name: str, store: cache.ObjectCache) -> CompiledKernel:
     data = store.read(name)
     if data is not None:
         try:
             linked = llvm.link_object(data, (item.symbol,))
-            return Kernel(item.symbol, linked.address(item.symbol), True, linked, code_bytes(data))
+            return CompiledKernel(item.symbol, linked.address(item.symbol), True, linked, code_bytes(data))
         except llvm.CodegenError:  # sound hash, unusable object: build it again
             pass
     data = llvm.compile_object(item.text, item.target)
     store.write(name, data)
     linked = llvm.link_object(data, (item.symbol,))
-    return Kernel(item.symbol, linked.address(item.symbol), False, linked, code_bytes(data))
+    return CompiledKernel(item.symbol, linked.address(item.symbol), False, linked, code_bytes(data))
 
 
-def saved_kernel(symbol: str, name: str, store: cache.ObjectCache) -> Kernel | None:
+def saved_kernel(symbol: str, name: str, store: cache.ObjectCache) -> CompiledKernel | None:
     """The kernel whose object is the cache entry `name`; None when there is no usable entry."""
     with _lock:
         found = _live.get((symbol, name))
@@ -89,7 +91,7 @@ def saved_kernel(symbol: str, name: str, store: cache.ObjectCache) -> Kernel | N
             linked = llvm.link_object(data, (symbol,))
         except llvm.CodegenError:
             return None
-        kernel = Kernel(symbol, linked.address(symbol), True, linked, code_bytes(data))
+        kernel = CompiledKernel(symbol, linked.address(symbol), True, linked, code_bytes(data))
         _live[symbol, name] = kernel
         return kernel
 

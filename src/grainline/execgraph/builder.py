@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 
 from grainline.base import dims
+from grainline.base.dims import Extent
 from grainline.base.dtypes import DType
 from grainline.execgraph.frames import Frame, lifted
 from grainline.execgraph.ir import (
     RELEASE_INDEX,
     ExecuteGraph,
     ExecuteNode,
-    Extent,
     Guard,
     HostOp,
     Input,

@@ -20,9 +20,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
+from grainline.base.dims import Extent
 from grainline.execgraph.builder import ABSENT, GraphBuilder, Scope
 from grainline.execgraph.frames import Frame
-from grainline.execgraph.ir import Extent, Shape
+from grainline.execgraph.ir import Shape
 
 #: A loop without another bound ends by its condition.
 NO_LIMIT = (1 << 63) - 1

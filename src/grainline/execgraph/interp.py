@@ -20,9 +20,10 @@ from typing import Any
 import numpy as np
 
 from grainline.base import dims
+from grainline.base.dims import Extent
 from grainline.base.dtypes import BOOL
 from grainline.execgraph.argument_block import ArgumentBlock
-from grainline.execgraph.ir import ExecuteGraph, ExecuteNode, Extent, Shape, Slot
+from grainline.execgraph.ir import ExecuteGraph, ExecuteNode, Shape, Slot
 from grainline.execgraph.memory_model import DEVICE, HOST, Block, Bytes, OutOfCapacity, Pool
 from grainline.execgraph.order import execution_order, predecessors
 

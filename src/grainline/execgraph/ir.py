@@ -51,12 +51,11 @@ from typing import Any
 
 import numpy as np
 
-from grainline.base.dims import Expr
+from grainline.base.dims import Extent
 from grainline.base.dtypes import DType
 from grainline.execgraph.frames import Frame
 from grainline.execgraph.registry import KERNELS
 
-Extent = int | Expr
 Shape = tuple[Extent, ...]
 
 RELEASE_INDEX = "ReleaseResourceIndex"

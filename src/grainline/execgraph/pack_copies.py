@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from grainline.execgraph.ir import ExecuteGraph, ExecuteNode, Extent
+from grainline.base.dims import Extent
+from grainline.execgraph.ir import ExecuteGraph, ExecuteNode
 
 H2D_COPIES = ("CopyH2D", "MakeSureTensorAtDevice")
 H2D_CHAIN = ("CalcDeviceCopySizes", "AllocMemHbm", "ShareH2DCopyResult", "LaunchH2DCopy")

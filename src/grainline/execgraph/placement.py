@@ -16,9 +16,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from grainline.base import dims
+from grainline.base.dims import Extent
 from grainline.base.errors import UnsupportedError
 from grainline.execgraph.draft import Draft
-from grainline.execgraph.ir import RELEASE_INDEX, ExecuteGraph, ExecuteNode, Extent
+from grainline.execgraph.ir import RELEASE_INDEX, ExecuteGraph, ExecuteNode
 from grainline.execgraph.registry import KERNELS, Traits, is_launch_node
 
 FREE = {RELEASE_INDEX: 0}

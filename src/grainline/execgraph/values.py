@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from grainline.base.dims import Expr, Op, Sym, symbols
-from grainline.execgraph.ir import Extent, Shape
+from grainline.base.dims import Expr, Extent, Op, Sym, symbols
+from grainline.execgraph.ir import Shape
 
 OPERATIONS = ("dim", "add", "sub", "mul", "floordiv", "mod", "min", "max")
 CHECK_EQUAL, CHECK_NOT_NEGATIVE, CHECK_AT_MOST = 0, 1, 2

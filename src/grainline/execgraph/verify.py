@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from grainline.base import dims
+from grainline.base.dims import Extent
 from grainline.execgraph.frames import lifted, path
 from grainline.execgraph.gate import unproven
-from grainline.execgraph.ir import RELEASE_INDEX, ExecuteGraph, ExecuteNode, Extent
+from grainline.execgraph.ir import RELEASE_INDEX, ExecuteGraph, ExecuteNode
 from grainline.execgraph.order import execution_order, predecessors
 from grainline.execgraph.registry import KERNELS, LAUNCH, SLOT_KINDS, KernelType, Kinds, Traits
 

@@ -16,12 +16,11 @@ from typing import Any
 import numpy as np
 
 from grainline.base import dims
-from grainline.base.dims import Expr, Op, Sym, product
+from grainline.base.dims import Expr, Extent, Op, Sym, product
 from grainline.base.dtypes import BOOL, I64, DType
 from grainline.base.errors import ModelError
 from grainline.graph.ir import Constant, Guard, Node, Shape, Value
 from grainline.importer import extents
-from grainline.importer.extents import Extent
 from grainline.importer.tensors import constant_of
 
 Array = np.ndarray[Any, Any]

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from grainline.base import dims
-from grainline.base.dims import Atom, Expr, Op, Sym
+from grainline.base.dims import Atom, Expr, Extent, Op, Sym
 
-Extent = int | Expr
 Bounds = tuple[int | None, int | None]
 
 #: a slice bound of at least this size means "to the end": no tensor has such an extent

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from grainline.base.dims import symbol
+from grainline.base.dims import Extent, symbol
 from grainline.base.dtypes import BOOL, F32, I64, DType
 from grainline.base.errors import ModelError, UnsupportedError
 from grainline.graph.ir import Shape, Value
 from grainline.importer.builder import Builder
 from grainline.importer.call import GRAPH, GRAPHS, Call
-from grainline.importer.extents import Extent
 from grainline.importer.proto import messages
 from grainline.importer.spatial import closed_shape
 from grainline.importer.types import element_type, shape_from, type_proto

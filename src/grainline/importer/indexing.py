@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from grainline.base.dims import Extent
 from grainline.base.dtypes import I32, I64
 from grainline.base.errors import ModelError
 from grainline.graph.ir import Value
 from grainline.importer.builder import Builder, Decline
 from grainline.importer.call import Call, axis_of, only
-from grainline.importer.extents import Extent
 from grainline.importer.shape import MOVABLE
 
 Rule = Callable[[Builder, Call], list[Value | None]]

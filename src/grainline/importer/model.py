@@ -7,12 +7,11 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from grainline.base.dims import symbol
+from grainline.base.dims import Extent, symbol
 from grainline.base.errors import GrainlineError, ModelError
 from grainline.graph.ir import Constant, Declared, Graph, ModelInfo, Value, map_extents
 from grainline.importer import extents
 from grainline.importer.builder import Builder
-from grainline.importer.extents import Extent
 from grainline.importer.frames import (
     Frame,
     Library,

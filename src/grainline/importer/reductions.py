@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from grainline.base.dims import Extent
 from grainline.base.dtypes import ALL, BOOL, F32, F64, DType
 from grainline.base.errors import ModelError
 from grainline.graph.ir import Value
 from grainline.importer import extents
 from grainline.importer.builder import Builder, Decline
 from grainline.importer.call import Call, axes_of, axis_of, only
-from grainline.importer.extents import Extent
 
 Rule = Callable[[Builder, Call], list[Value | None]]
 Write = Callable[[Builder, Value, tuple[int, ...]], Value]

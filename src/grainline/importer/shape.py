@@ -6,14 +6,13 @@ from collections.abc import Callable, Sequence
 from math import ceil
 
 from grainline.base import dims
-from grainline.base.dims import product
+from grainline.base.dims import Extent, product
 from grainline.base.dtypes import ALL, BOOL, BY_ONNX, F32, I16, I32, I64, DType
 from grainline.base.errors import ModelError
 from grainline.graph.ir import Value
 from grainline.importer import extents
 from grainline.importer.builder import Builder, Decline
 from grainline.importer.call import Call, axes_of, axis_of, only
-from grainline.importer.extents import Extent
 from grainline.importer.proto import OpenModel
 from grainline.importer.tensors import read_tensor
 

@@ -7,10 +7,10 @@ joins them is compiled; run-time symbols would leave that open.
 from __future__ import annotations
 
 from grainline.base import dims
+from grainline.base.dims import Extent
 from grainline.graph.ir import Shape
 from grainline.importer.builder import Builder
 from grainline.importer.call import Call
-from grainline.importer.extents import Extent
 
 POOLS = frozenset({"MaxPool", "AveragePool", "LpPool"})
 

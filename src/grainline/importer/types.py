@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from grainline.base.dims import Expr
+from grainline.base.dims import Expr, Extent
 from grainline.base.dtypes import BY_ONNX, F32, DType
 from grainline.base.errors import ModelError
 from grainline.graph.ir import Declared, Shape, Value
-from grainline.importer.extents import Extent
 from grainline.importer.proto import messages
 
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from math import sqrt
 
-from grainline.base.dims import Expr
+from grainline.base.dims import Extent
 from grainline.base.dtypes import BOOL, F32
 from grainline.tile.build import ProgramBuilder, Value
 from grainline.tile.ir import Axis, TileProgram
 
-Extent = int | Expr
 MASKED = -1e30
 
 

@@ -36,7 +36,7 @@ Array = np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class Entry:
     """One entry.
 
     program: element type -> tile program. meaning: the arrays of its views in order, as given -> what the written view
@@ -67,8 +67,8 @@ def _attended(causal: bool) -> Callable[..., Array]:
     return meaning
 
 
-def _reduced(kind: str, axes: tuple[int, ...]) -> Kernel:
-    return Kernel(
+def _reduced(kind: str, axes: tuple[int, ...]) -> Entry:
+    return Entry(
         lambda dtype: reductions.reduction(kind, (M, N), axes, dtype),
         lambda x, y: numpy_meaning.reduction(kind, x, axes),
         ulps=8 if kind in ("add", "mean") else 0,
@@ -76,55 +76,55 @@ def _reduced(kind: str, axes: tuple[int, ...]) -> Kernel:
     )
 
 
-def _placed(kind: str, axis: int) -> Kernel:
-    return Kernel(
+def _placed(kind: str, axis: int) -> Entry:
+    return Entry(
         lambda dtype: reductions.extreme_place(kind, (M, N), axis, dtype),
         lambda x, y: numpy_meaning.extreme_place(kind, x, axis),
         ulps=0,
     )
 
 
-KERNELS: dict[str, Kernel] = {
-    "rms_norm": Kernel(
+KERNELS: dict[str, Entry] = {
+    "rms_norm": Entry(
         lambda dtype: rows.rms_norm(M, N, dtype=dtype), lambda x, gamma, y: numpy_meaning.rms_norm(x, gamma), 4
     ),
-    "layer_norm": Kernel(
+    "layer_norm": Entry(
         lambda dtype: rows.layer_norm(M, N, dtype=dtype),
         lambda x, gamma, beta, y: numpy_meaning.layer_norm(x, gamma, beta),
         6,
         "row",
     ),
-    "softmax": Kernel(lambda dtype: rows.softmax(M, N, dtype), lambda x, y: numpy_meaning.softmax(x), 8),
-    "masked_softmax": Kernel(
+    "softmax": Entry(lambda dtype: rows.softmax(M, N, dtype), lambda x, y: numpy_meaning.softmax(x), 8),
+    "masked_softmax": Entry(
         lambda dtype: rows.masked_softmax(M, N, dtype), lambda x, y: numpy_meaning.masked_softmax(x), 8
     ),
-    "rope_halves": Kernel(
+    "rope_halves": Entry(
         lambda dtype: rotary.rope_halves(M, N, dtype), lambda x, c, s, y: numpy_meaning.rope_halves(x, c, s), 2, "row"
     ),
-    "rope_interleaved": Kernel(
+    "rope_interleaved": Entry(
         lambda dtype: rotary.rope_interleaved(M, N, dtype),
         lambda x, c, s, y: numpy_meaning.rope_interleaved(x, c, s),
         2,
         "row",
     ),
-    "swiglu": Kernel(lambda dtype: pointwise.swiglu(M, N, dtype), lambda x, u, y: numpy_meaning.swiglu(x, u), 5),
-    "gelu": Kernel(lambda dtype: pointwise.gelu(M, N, dtype), lambda x, y: numpy_meaning.gelu(x), 6, "row"),
-    "gelu_erf_residual": Kernel(
+    "swiglu": Entry(lambda dtype: pointwise.swiglu(M, N, dtype), lambda x, u, y: numpy_meaning.swiglu(x, u), 5),
+    "gelu": Entry(lambda dtype: pointwise.gelu(M, N, dtype), lambda x, y: numpy_meaning.gelu(x), 6, "row"),
+    "gelu_erf_residual": Entry(
         lambda dtype: pointwise.gelu_erf_residual(M, N, dtype),
         lambda x, u, y: numpy_meaning.gelu_erf_residual(x, u),
         6,
         "row",
     ),
-    "gelu_tanh_residual": Kernel(
+    "gelu_tanh_residual": Entry(
         lambda dtype: pointwise.gelu_tanh_residual(M, N, dtype),
         lambda x, u, y: numpy_meaning.gelu_tanh_residual(x, u),
         6,
         "row",
     ),
-    "attention": Kernel(_attention(False, False), _attended(False), ATTENTION_ULPS, "row", (F32,)),
-    "attention_causal": Kernel(_attention(True, False), _attended(True), ATTENTION_ULPS, "row", (F32,)),
-    "attention_padded": Kernel(_attention(False, True), _attended(False), ATTENTION_ULPS, "row", (F32,)),
-    "attention_causal_padded": Kernel(_attention(True, True), _attended(True), ATTENTION_ULPS, "row", (F32,)),
+    "attention": Entry(_attention(False, False), _attended(False), ATTENTION_ULPS, "row", (F32,)),
+    "attention_causal": Entry(_attention(True, False), _attended(True), ATTENTION_ULPS, "row", (F32,)),
+    "attention_padded": Entry(_attention(False, True), _attended(False), ATTENTION_ULPS, "row", (F32,)),
+    "attention_causal_padded": Entry(_attention(True, True), _attended(True), ATTENTION_ULPS, "row", (F32,)),
     "sum_columns": _reduced("add", (1,)),
     "sum_rows": _reduced("add", (0,)),
     "sum_all": _reduced("add", (0, 1)),
@@ -133,21 +133,21 @@ KERNELS: dict[str, Kernel] = {
     "min_rows": _reduced("min", (0,)),
     "argmax_columns": _placed("max", 1),
     "argmin_rows": _placed("min", 0),
-    "copy": Kernel(lambda dtype: pointwise.copy(M, N, dtype), lambda x, y: x, 0),
-    "transpose": Kernel(lambda dtype: movement.transpose((M, N), (1, 0), dtype), lambda x, y: x.T, 0),
-    "concat_part": Kernel(
+    "copy": Entry(lambda dtype: pointwise.copy(M, N, dtype), lambda x, y: x, 0),
+    "transpose": Entry(lambda dtype: movement.transpose((M, N), (1, 0), dtype), lambda x, y: x.T, 0),
+    "concat_part": Entry(
         lambda dtype: movement.concat_part(M, N, N + 5, 3, dtype), lambda x, y: _overwritten(y, x, 3), 0
     ),
-    "slice_columns": Kernel(
+    "slice_columns": Entry(
         lambda dtype: movement.slice_columns(M, 2 * N + 1, N, 1, 2, dtype), lambda x, y: x[:, 1::2], 0
     ),
-    "pad_columns": Kernel(
+    "pad_columns": Entry(
         lambda dtype: movement.pad_columns(M, N, 3, 2, dtype), lambda x, y: numpy_meaning.pad_columns(x, 3, 2), 0
     ),
-    "gather_rows": Kernel(
+    "gather_rows": Entry(
         lambda dtype: pointwise.gather_rows(M, 9, N, dtype), lambda x, index, y: numpy_meaning.gather_rows(x, index), 0
     ),
-    "cache_append": Kernel(
+    "cache_append": Entry(
         lambda dtype: movement.cache_append(2, HEADS, M + ROOM, M, N, dtype), numpy_meaning.cache_append, 0
     ),
 }

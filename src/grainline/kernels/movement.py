@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from grainline.base.dims import Expr
+from grainline.base.dims import Extent
 from grainline.base.dtypes import F32, I64, DType
 from grainline.tile.build import ProgramBuilder, affine
 from grainline.tile.ir import TileProgram
-
-Extent = int | Expr
 
 
 def transpose(shape: Sequence[Extent], permutation: Sequence[int], dtype: DType = F32) -> TileProgram:

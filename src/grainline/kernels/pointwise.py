@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from grainline.base.dims import Expr
+from grainline.base.dims import Extent
 from grainline.base.dtypes import F32, I64, DType
 from grainline.kernels.arithmetic import load_wide, store_narrow
 from grainline.tile.build import ProgramBuilder, Value
 from grainline.tile.ir import TileProgram
 
-Extent = int | Expr
 SQRT_HALF = 0.7071067811865476
 SQRT_TWO_OVER_PI = 0.7978845608
 

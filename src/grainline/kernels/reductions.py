@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from grainline.base.dims import Expr, product
+from grainline.base.dims import Extent, product
 from grainline.base.dtypes import F32, I64, DType
 from grainline.kernels.arithmetic import load_wide, store_narrow
 from grainline.tile.build import ProgramBuilder
 from grainline.tile.ir import Axis, TileProgram
 
-Extent = int | Expr
 KINDS = ("add", "mul", "min", "max", "mean")
 
 

@@ -5,13 +5,11 @@ cos, sin: dtype[rows, half]. A pair (l, r) becomes (l * cos - r * sin, l * sin +
 
 from __future__ import annotations
 
-from grainline.base.dims import Expr
+from grainline.base.dims import Extent
 from grainline.base.dtypes import F32, DType
 from grainline.kernels.arithmetic import load_wide, store_narrow
 from grainline.tile.build import ProgramBuilder, affine
 from grainline.tile.ir import Affine, TileProgram
-
-Extent = int | Expr
 
 
 def rope_halves(rows: Extent, half: Extent, dtype: DType = F32) -> TileProgram:

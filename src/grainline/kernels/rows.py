@@ -5,13 +5,11 @@ f16 and bf16 are computed in f32 and rounded once, at the store; f64 is computed
 
 from __future__ import annotations
 
-from grainline.base.dims import Expr
+from grainline.base.dims import Extent
 from grainline.base.dtypes import F32, DType
 from grainline.kernels.arithmetic import load_wide, store_narrow
 from grainline.tile.build import ProgramBuilder
 from grainline.tile.ir import TileProgram
-
-Extent = int | Expr
 
 
 def softmax(rows: Extent, n: Extent, dtype: DType = F32) -> TileProgram:

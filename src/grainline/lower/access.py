@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from grainline.base.dims import Expr
+from grainline.base.dims import Extent
 from grainline.base.dtypes import DType
 from grainline.lower.layout import Factor, Layout, merge, refine, split
-
-Extent = int | Expr
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from grainline.base.dims import Expr, maximum, product, symbol, symbols
+from grainline.base.dims import Expr, Extent, maximum, product, symbol, symbols
 from grainline.base.dtypes import BOOL, I64
 from grainline.execgraph.builder import ABSENT, GraphBuilder, Result
 from grainline.execgraph.flow import NO_LIMIT, Loop, Switch
@@ -22,8 +22,6 @@ from grainline.graph.ir import Graph, Node, Shape, Value
 from grainline.lower import layout as lay
 from grainline.lower.access import Place
 from grainline.lower.flow_calls import Length, OneElement, Stack, Take, always_true, append, nothing, same
-
-Extent = int | Expr
 
 
 class Lowering(Protocol):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from grainline.base.dims import Expr
+from grainline.base.dims import Expr, Extent
 from grainline.base.dtypes import BY_NAME, F32, I8, I64
 from grainline.graph.ir import Node, Shape
 from grainline.graph.ir import Value as GraphValue
@@ -24,8 +24,6 @@ from grainline.lower.layout import merge
 from grainline.tile.build import ProgramBuilder, affine
 from grainline.tile.build import Value as TileValue
 from grainline.tile.ir import Affine, Axis, TileProgram, View
-
-Extent = int | Expr
 
 TILE_NAMES = {"where": "select"}
 REDUCTIONS = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
@@ -40,7 +38,9 @@ class Argument:
 
 
 @dataclass(frozen=True)
-class Kernel:
+class GroupProgram:
+    """What a group computes, and what its launch passes for each view of the program."""
+
     program: TileProgram
     arguments: tuple[Argument, ...]
 
@@ -63,12 +63,12 @@ class Sources:
     panel: int = 16
 
 
-def build_kernel(group: Group, sources: Sources) -> Kernel:
+def build_program(group: Group, sources: Sources) -> GroupProgram:
     """The tile program of a compiled group. Raises Unaddressable when an operand must be copied first."""
-    return _KernelBuilder(group, sources).build()
+    return _GroupBuilder(group, sources).build()
 
 
-class _KernelBuilder:
+class _GroupBuilder:
     def __init__(self, group: Group, sources: Sources) -> None:
         self.group = group
         self.sources = sources
@@ -83,7 +83,7 @@ class _KernelBuilder:
         self.roots: list[Axis] = []
         self.views: dict[int, tuple[View, list[int]]] = {}
 
-    def build(self) -> Kernel:
+    def build(self) -> GroupProgram:
         for node in self._each_node():
             _COLLECT.get(node.op, _collect_pointwise)(self, node)
         for node in self._each_node():
@@ -94,7 +94,7 @@ class _KernelBuilder:
         for node in self._each_node():
             self._store(node)
         arguments = tuple(Argument(access.place, access.write) for access, _ in self.order)
-        return Kernel(self.program.finish(), arguments)
+        return GroupProgram(self.program.finish(), arguments)
 
     def _each_node(self) -> Iterator[Node]:
         """The nodes of all stages in order; the stage of a node is the current one while it is looked at."""
@@ -268,34 +268,34 @@ def _pinned(node: Node) -> set[int]:
 # ---- one function per operator family: what it reads, and what it computes --------------------------------------
 
 
-def _collect_pointwise(kernel: _KernelBuilder, node: Node) -> None:
+def _collect_pointwise(kernel: _GroupBuilder, node: Node) -> None:
     for value in node.inputs:
         kernel.add_external(value)
 
 
-def _nothing(kernel: _KernelBuilder, node: Node) -> None:
+def _nothing(kernel: _GroupBuilder, node: Node) -> None:
     del kernel, node
 
 
-def _emit_cast(kernel: _KernelBuilder, node: Node) -> TileValue:
+def _emit_cast(kernel: _GroupBuilder, node: Node) -> TileValue:
     return kernel.program.cast(kernel.operand(node.inputs[0]), BY_NAME[node.attributes["to"]])
 
 
-def _emit_reduce(kernel: _KernelBuilder, node: Node) -> TileValue:
+def _emit_reduce(kernel: _GroupBuilder, node: Node) -> TileValue:
     axis = kernel.axis_of(node.attributes["axes"][0])
     operand = kernel.operand(node.inputs[0])
     assert axis is not None
     return kernel.program.reduce(REDUCTIONS[node.attributes["kind"]], kernel.spread(operand), axis)
 
 
-def _emit_cumsum(kernel: _KernelBuilder, node: Node) -> TileValue:
+def _emit_cumsum(kernel: _GroupBuilder, node: Node) -> TileValue:
     axis = kernel.axis_of(node.attributes["axis"])
     assert axis is not None
     operand = kernel.spread(kernel.operand(node.inputs[0]))
     return kernel.program.scan(operand, axis, exclusive=node.attributes["exclusive"])
 
 
-def _emit_iota(kernel: _KernelBuilder, node: Node) -> TileValue:
+def _emit_iota(kernel: _GroupBuilder, node: Node) -> TileValue:
     p, dtype = kernel.program, node.output.dtype
     start, step = node.attributes["start"], node.attributes["step"]
     axis = kernel.axis_of(node.attributes["axis"])
@@ -305,17 +305,17 @@ def _emit_iota(kernel: _KernelBuilder, node: Node) -> TileValue:
     return number + p.cast(p.coord(axis), dtype) * _number(kernel, step, dtype)
 
 
-def _number(kernel: _KernelBuilder, value: Any, dtype: Any) -> TileValue:
+def _number(kernel: _GroupBuilder, value: Any, dtype: Any) -> TileValue:
     if isinstance(value, Expr):
         return kernel.program.cast(kernel.program.extent(value), dtype)
     return kernel.program.const(value, dtype)
 
 
-def _emit_extents(kernel: _KernelBuilder, node: Node) -> TileValue:
+def _emit_extents(kernel: _GroupBuilder, node: Node) -> TileValue:
     return kernel.program.extent(node.attributes["values"][0])
 
 
-def _collect_gather(kernel: _KernelBuilder, node: Node) -> None:
+def _collect_gather(kernel: _GroupBuilder, node: Node) -> None:
     data, indices = node.inputs
     axis, count = node.attributes["axis"], len(indices.shape or ())
     place = kernel.sources.place(data)
@@ -336,7 +336,7 @@ def _single_stride(access: Access, factors: tuple[Any, ...]) -> Extent:
     return single[0][1] if single else 0
 
 
-def _wrapped(kernel: _KernelBuilder, index: TileValue, extent: Extent) -> TileValue:
+def _wrapped(kernel: _GroupBuilder, index: TileValue, extent: Extent) -> TileValue:
     """A possibly negative index as an i64 from the start of the axis."""
     p = kernel.program
     wide = p.cast(index, I64)
@@ -344,7 +344,7 @@ def _wrapped(kernel: _KernelBuilder, index: TileValue, extent: Extent) -> TileVa
     return p.select(p.elementwise("lt", wide, 0), wide + size, wide)
 
 
-def _emit_gather(kernel: _KernelBuilder, node: Node) -> TileValue:
+def _emit_gather(kernel: _GroupBuilder, node: Node) -> TileValue:
     data, indices = node.inputs
     axis, count = node.attributes["axis"], len(indices.shape or ())
     index = kernel.operand(indices, kernel.rank - axis - count)
@@ -353,7 +353,7 @@ def _emit_gather(kernel: _KernelBuilder, node: Node) -> TileValue:
     return kernel.program.load(view, items, bounds="error")
 
 
-def _collect_gather_nd(kernel: _KernelBuilder, node: Node) -> None:
+def _collect_gather_nd(kernel: _GroupBuilder, node: Node) -> None:
     data, *indices = node.inputs
     place = kernel.sources.place(data)
     trailing = len(data.shape or ()) - len(indices)
@@ -366,7 +366,7 @@ def _collect_gather_nd(kernel: _KernelBuilder, node: Node) -> None:
         kernel.add_external(value, trailing)
 
 
-def _emit_gather_nd(kernel: _KernelBuilder, node: Node) -> TileValue:
+def _emit_gather_nd(kernel: _GroupBuilder, node: Node) -> TileValue:
     data, *indices = node.inputs
     shape: Shape = data.shape or ()
     trailing = len(shape) - len(indices)
@@ -375,7 +375,7 @@ def _emit_gather_nd(kernel: _KernelBuilder, node: Node) -> TileValue:
     return kernel.program.load(view, rest, bounds="error")
 
 
-def _collect_pad(kernel: _KernelBuilder, node: Node) -> None:
+def _collect_pad(kernel: _GroupBuilder, node: Node) -> None:
     place = kernel.sources.place(node.inputs[0])
     moved = sorted(_pinned(node))
     access = Access(place, {})
@@ -387,7 +387,7 @@ def _collect_pad(kernel: _KernelBuilder, node: Node) -> None:
     kernel._add(("pad", node.output.name), access)
 
 
-def _emit_pad(kernel: _KernelBuilder, node: Node) -> TileValue:
+def _emit_pad(kernel: _GroupBuilder, node: Node) -> TileValue:
     p, value = kernel.program, node.attributes["value"]
     shape = node.inputs[0].shape or ()
     items: list[Any] = []
@@ -406,7 +406,7 @@ def _emit_pad(kernel: _KernelBuilder, node: Node) -> TileValue:
     return loaded if inside is None else p.select(inside, loaded, p.const(value, loaded.dtype))
 
 
-def _collect_matmul(kernel: _KernelBuilder, node: Node) -> None:
+def _collect_matmul(kernel: _GroupBuilder, node: Node) -> None:
     left, right = node.inputs
     rank = kernel.rank
     k_extent = (left.shape or ())[-1]
@@ -434,7 +434,7 @@ def _collect_matmul(kernel: _KernelBuilder, node: Node) -> None:
     kernel._add(("panels" if packed is not None else "right", node.output.name), b)
 
 
-def _emit_matmul(kernel: _KernelBuilder, node: Node) -> TileValue:
+def _emit_matmul(kernel: _GroupBuilder, node: Node) -> TileValue:
     p, name = kernel.program, node.output.name
     k, a = _left_operand(kernel, node)
     if ("quads", name) in kernel.accesses:
@@ -450,7 +450,7 @@ def _emit_matmul(kernel: _KernelBuilder, node: Node) -> TileValue:
     return p.mma(a, b, k)
 
 
-def _left_operand(kernel: _KernelBuilder, node: Node) -> tuple[Axis, TileValue]:
+def _left_operand(kernel: _GroupBuilder, node: Node) -> tuple[Axis, TileValue]:
     """The contracted axis and the tile over it: loaded as [k, roots...], or the rows of the stage before."""
     left = node.inputs[0]
     if left.name in kernel.made:
@@ -461,7 +461,7 @@ def _left_operand(kernel: _KernelBuilder, node: Node) -> tuple[Axis, TileValue]:
     return k, kernel.program.load(view, items)
 
 
-_COLLECT: dict[str, Callable[[_KernelBuilder, Node], None]] = {
+_COLLECT: dict[str, Callable[[_GroupBuilder, Node], None]] = {
     "iota": _nothing,
     "extents": _nothing,
     "gather": _collect_gather,
@@ -470,7 +470,7 @@ _COLLECT: dict[str, Callable[[_KernelBuilder, Node], None]] = {
     "matmul": _collect_matmul,
 }
 
-_EMIT: dict[str, Callable[[_KernelBuilder, Node], TileValue]] = {
+_EMIT: dict[str, Callable[[_GroupBuilder, Node], TileValue]] = {
     "cast": _emit_cast,
     "reduce": _emit_reduce,
     "cumsum": _emit_cumsum,

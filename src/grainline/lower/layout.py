@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 
 from grainline.base.dims import Expr, coefficients, exact_div, maximum, minimum, product, row_major_strides
 
-Extent = "int | Expr"
 Factor = tuple["int | Expr", "int | Expr"]
 Axes = tuple[tuple[Factor, ...], ...]
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from grainline.base.dims import Expr, product, symbol, symbols
+from grainline.base.dims import Extent, product, symbol, symbols
 from grainline.base.dtypes import F32, I8, I64
 from grainline.base.errors import ModelError, OutOfMemory, UnsupportedError
 from grainline.base.memory import memory_bytes
@@ -34,10 +34,8 @@ from grainline.graph.symbols import free_symbols
 from grainline.lower import layout as lay
 from grainline.lower.access import Place, Unaddressable
 from grainline.lower.flow import is_flow, lower_flow
-from grainline.lower.kernel import Kernel, Sources, build_kernel
+from grainline.lower.kernel import GroupProgram, Sources, build_program
 from grainline.tile.ir import TileProgram
-
-Extent = int | Expr
 
 
 @dataclass(frozen=True)
@@ -431,7 +429,7 @@ class _Lowering:
         )
         while True:
             try:
-                kernel = build_kernel(group, sources)
+                built = build_program(group, sources)
                 break
             except Unaddressable as refused:
                 value = self._value_at(group, refused.access.place, copies)
@@ -439,9 +437,9 @@ class _Lowering:
                 target = self._memory(value, lay.dense(value.shape or ()))
                 self._copy(value, copies.get(value.name) or self._place_or_copy(value), target)
                 copies[value.name] = target
-        reason = self.backend.refuses(kernel.program) if group.second is not None else None
+        reason = self.backend.refuses(built.program) if group.second is not None else None
         if reason is None:
-            self._add_launch(group, kernel)
+            self._add_launch(group, built)
             return
         self.notes.append(f"two launches for a chain of products: {reason}")
         for stage in group.stages():
@@ -456,11 +454,11 @@ class _Lowering:
                     return value
         raise AssertionError("a result of the kernel has no addressing")
 
-    def _add_launch(self, group: Group, kernel: Kernel) -> None:
+    def _add_launch(self, group: Group, built: GroupProgram) -> None:
         names = [n.name for n in group.nodes if n.name]
-        label = names[0] if names else kernel.program.name
+        label = names[0] if names else built.program.name
         try:
-            key, variants, table = self.backend.plan(kernel.program)
+            key, variants, table = self.backend.plan(built.program)
         except UnsupportedError as refusal:
             raise UnsupportedError(refusal.sentence, node=label) from refusal
         views = [
@@ -469,7 +467,7 @@ class _Lowering:
                 a.place.layout.offset * a.place.dtype.size_bytes,
                 "write" if a.write else "read",
             )
-            for a in kernel.arguments
+            for a in built.arguments
         ]
         self.builder.launch(key, variants, views, (), label, table)
         ops = " ".join(n.op for n in group.nodes)

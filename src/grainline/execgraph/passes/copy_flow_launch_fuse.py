@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from grainline.base.dims import Extent
 from grainline.execgraph.argument_block import EMBED_LIMIT_BYTES
 from grainline.execgraph.draft import Draft
-from grainline.execgraph.ir import RELEASE_INDEX, ExecuteGraph, ExecuteNode, Extent
+from grainline.execgraph.ir import RELEASE_INDEX, ExecuteGraph, ExecuteNode
 
 TARGETS = frozenset(("Launch",))
 COPIES = frozenset(("CopyH2D", "MakeSureTensorAtDevice"))
