@@ -38,6 +38,16 @@ def test_once_per_subject_and_rest() -> None:
     assert len(calls) == 5, f"one call per subject and rest, found {calls}"
 
 
+def test_what_is_left_out_has_its_default() -> None:
+    @kept_with_first
+    def compute(_subject: Subject, _one: int, _two: int = 2, _three: int = 3) -> Result:
+        return Result()
+
+    subject = Subject()
+    assert compute(subject, 1) is compute(subject, 1, 2) is compute(subject, 1, 2, 3)
+    assert compute(subject, 1) is not compute(subject, 1, 2, 4)
+
+
 def test_results_go_with_their_subject_and_no_sooner() -> None:
     @kept_with_first
     def compute(_subject: Subject, _number: int) -> Result:

@@ -195,7 +195,7 @@ def test_a_number_that_is_no_cost_anywhere_is_an_error() -> None:
     class Sometimes(Priced):
         def evaluate(self, target, candidate, work, coefficients):  # type: ignore[no-untyped-def]
             cost = super().evaluate(target, candidate, work, coefficients)
-            return replace(cost, score=float("nan")) if work.block_count == 1024 else cost
+            return cost._replace(score=float("nan")) if work.block_count == 1024 else cost
 
     with pytest.raises(PlanError, match="Sometimes: cost score"):
         planned(rows.softmax(M, 70), Sometimes(0, 0, 128))

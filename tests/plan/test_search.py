@@ -184,7 +184,7 @@ def test_numbers_that_are_no_cost_are_errors(value: float) -> None:
         with pytest.raises(PlanError, match=f"coefficient {name}"):
             run(rows.softmax(9, 70), replace(ORIGIN, cost_policy=Recording(prices=prices)))
     for name in FIELDS:
-        cost = replace(ExecutionCost(0, 0, 0, 0, 0, 0, 0), **{name: value})
+        cost = ExecutionCost(0, 0, 0, 0, 0, 0, 0)._replace(**{name: value})
         with pytest.raises(PlanError, match=f"cost {name}"):
             run(rows.softmax(9, 70), replace(ORIGIN, cost_policy=Recording(cost=cost)))
 

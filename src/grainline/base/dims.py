@@ -80,6 +80,10 @@ class Expr:
         return (self * -1) + other
 
     def __mul__(self, other: int | Expr) -> int | Expr:
+        if isinstance(other, int):
+            if other == 1:
+                return self
+            return Expr(tuple((mono, coef * other) for mono, coef in self.terms)) if other else 0
         product: dict[Monomial, int] = {}
         for mono_a, coef_a in self.terms:
             for mono_b, coef_b in _terms(other):
@@ -131,7 +135,8 @@ def _from(merged: Mapping[Monomial, int]) -> int | Expr:
         return 0
     if len(kept) == 1 and kept[0][0] == ():
         return kept[0][1]
-    kept.sort(key=lambda t: (len(t[0]), tuple(a.sort_key() for a in t[0])))
+    if len(kept) > 1:
+        kept.sort(key=lambda t: (len(t[0]), tuple(a.sort_key() for a in t[0])))
     return Expr(tuple(kept))
 
 
@@ -250,6 +255,8 @@ def row_major_strides(shape: tuple[int | Expr, ...]) -> tuple[int | Expr, ...]:
 
 def symbols(value: int | Expr) -> tuple[str, ...]:
     """Names of the symbols in `value`, in order of first appearance."""
+    if isinstance(value, int):
+        return ()
     found: dict[str, None] = {}
     for mono, _ in _terms(value):
         for atom in mono:
@@ -290,9 +297,18 @@ def evaluate(value: int | Expr, env: Mapping[str, int]) -> int:
     """The integer that `value` is under `env`; KeyError names a missing symbol."""
     if isinstance(value, int):
         return value
-    result = substitute(value, {name: env[name] for name in symbols(value)})
-    assert isinstance(result, int), f"{value} stayed symbolic under {env}"
-    return result
+    total = 0
+    for mono, coef in value.terms:
+        for atom in mono:
+            coef *= env[atom.name] if isinstance(atom, Sym) else _value_of(atom, env)
+        total += coef
+    return total
+
+
+def _value_of(operation: Op, env: Mapping[str, int]) -> int:
+    found = _OPERATIONS[operation.kind](evaluate(operation.left, env), evaluate(operation.right, env))
+    assert isinstance(found, int)
+    return found
 
 
 def coefficients(value: int | Expr) -> tuple[int, ...]:

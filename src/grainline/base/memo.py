@@ -9,6 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from functools import wraps
+from inspect import signature
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 Subject = TypeVar("Subject")
@@ -21,9 +22,11 @@ def kept_with_first(
 ) -> Callable[Concatenate[Subject, Rest], Result]:
     """`compute(subject, *rest)`, computed once per subject and rest. Results are shared: do not change them.
 
-    Subjects are told apart by identity and can be weakly referred to; `rest` is hashable. A result must not hold its
-    subject, or neither would ever go.
+    Subjects are told apart by identity and can be weakly referred to; `rest` is hashable, and what is left out of it
+    has its default. A result must not hold its subject, or neither would ever go.
     """
+    parameters = list(signature(compute).parameters.values())[1:]
+    defaults = tuple(each.default for each in parameters)
     known: dict[int, tuple[weakref.ref[Any], dict[Any, Result]]] = {}
 
     def results_of(subject: Any) -> dict[Any, Result]:
@@ -36,7 +39,7 @@ def kept_with_first(
     @wraps(compute)
     def remembered(subject: Any, *rest: Any, **named: Any) -> Result:
         results = results_of(subject)
-        key = (rest, *named.items()) if named else rest
+        key = (rest, *named.items()) if named else rest + defaults[len(rest) :]
         if key not in results:
             results[key] = compute(subject, *rest, **named)
         return results[key]

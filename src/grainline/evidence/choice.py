@@ -7,7 +7,7 @@ calibration of the user steers either: whoever measures says whose prices are me
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from grainline.base.dims import evaluate
@@ -15,10 +15,11 @@ from grainline.evidence.suites import PACKET, Settings
 from grainline.plan.legal import packet_shape
 from grainline.plan.machine import Machine, shipped_machine
 from grainline.plan.planner import plan
-from grainline.plan.policy import AnalyticExecutionCostPolicy, CostCoefficients, ExecutionTarget, count_work
-from grainline.plan.search import pick, task_grains
+from grainline.plan.policy import AnalyticExecutionCostPolicy, CostCoefficients, ExecutionTarget
+from grainline.plan.policy_table import ProductSpace
+from grainline.plan.search import pick
 from grainline.plan.target import Target, host_target
-from grainline.plan.types import Candidate, Plan, PlannerOptions, ScoredCandidate
+from grainline.plan.types import Plan, PlannerOptions, PlanResult, ScoredCandidate
 from grainline.tile.ir import TileProgram
 
 
@@ -50,8 +51,8 @@ class Choice:
             "block_size": self.picked.candidate.block_size,
             "blocks_per_task": self.blocks_per_task,
             "candidates": self.candidates,
-            "cost": asdict(self.picked.cost),
-            "counts": asdict(self.picked.work),
+            "cost": self.picked.cost._asdict(),
+            "counts": self.picked.work._asdict(),
         }
 
 
@@ -74,26 +75,17 @@ def choose(program: TileProgram, settings: Settings, homes: int, target: Target 
     options, execution = options_of(program, settings, target)
     execution = replace(execution, worker_count=homes)
     result = plan(program, target, options, execution=execution, machine=shipped_machine(target))
-    candidates = result.candidates or _grains_of_product(result.variants[0], options, execution)
+    candidates = result.candidates or _grains_of_product(result, options, execution)
     picked = result.best or pick(list(candidates), tie=0)
     return Choice(result.variants[0], picked, picked.candidate.blocks_per_task, len(candidates))
 
 
 def _grains_of_product(
-    chosen: Plan, options: PlannerOptions, execution: ExecutionTarget
-) -> tuple[ScoredCandidate, ...]:
+    result: PlanResult, options: PlannerOptions, execution: ExecutionTarget
+) -> list[ScoredCandidate]:
     """The grains that the prior may choose among for a matrix product, whose blocks follow from its register tiles."""
-    policy = options.cost_policy
-    assert policy is not None
-    blocks = evaluate(chosen.blocks, {})
-    coefficients = policy.coefficients(execution, CostCoefficients())
-    prices = policy.per_packet(execution, chosen.program, chosen.mapping, coefficients, {})
-    found = []
-    for grain in task_grains(blocks, execution, options):
-        candidate = Candidate(chosen.mapping, (), 1, chosen.block, grain, blocks)
-        work = count_work(execution, prices, blocks, blocks, 1, grain)
-        found.append(ScoredCandidate(candidate, work, policy.evaluate(execution, candidate, work, coefficients)))
-    return tuple(found)
+    assert options.cost_policy is not None
+    return ProductSpace.of(result.variants[:1], execution, options, options.cost_policy).candidates_at({})
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from collections.abc import Mapping as Table
 
 from grainline import _native
 from grainline.base.dims import Expr, ceil_div, evaluate, product, symbols
+from grainline.base.memo import kept_with_first
 from grainline.plan.machine import REFERENCE, Machine
 from grainline.plan.policy import CostCoefficients, ExecutionCost, ExecutionCostPolicy, ExecutionTarget, ExecutionWork
 from grainline.plan.types import Candidate, Mapping
@@ -94,6 +95,7 @@ def typical(cost: int | Expr) -> int:
     return evaluate(cost, dict.fromkeys(symbols(cost), TYPICAL_EXTENT))
 
 
+@kept_with_first
 def traffic_bytes(program: TileProgram) -> int | Expr:
     """Distinct bytes that a launch touches, when every view is touched whole."""
     total: int | Expr = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from collections.abc import Mapping as Table
 from dataclasses import replace
 
@@ -84,10 +84,12 @@ def _searched(
     execution = execution or execution_target(program, target, options)
     policy = options.cost_policy or CalibratedExecutionCostPolicy(machine)
     space = Space(program, target, execution, options, policy)
-    found = space.search(typical_extents(program, extents))
+    typical = typical_extents(program, extents)
+    found = space.search(typical)
     reason = _reason(found)
     if options.cost_policy is None:
-        kept, table = (found.best, *_other_variants(program, machine, found, options)), None
+        others = _other_variants(program, machine, found, options) if typical else ()
+        kept, table = (found.best, *others), None
     else:
         kept, table = _kept_by_policy(space, found, extents)
     variants = tuple(_plan(program, target, options, machine, each, reason) for each in kept)
@@ -148,12 +150,14 @@ def _other_variants(
     They have the signature of the chosen one, or calls of different extents would differ in more than their extents.
     """
     names = typical_extents(program, None)
-    if not names or options.mapping or options.root_axis_order:
+    if options.mapping or options.root_axis_order:
         return
-    best: dict[Mapping, ScoredCandidate] = {}
-    for each in sorted(found.candidates, key=lambda each: each.cost.score):
-        if signature_of(program, each.candidate.mapping) == signature_of(program, found.best.candidate.mapping):
-            best.setdefault(each.candidate.mapping, each)
+    signature = signature_of(program, found.best.candidate.mapping)
+    best = {
+        each.candidate.mapping: each
+        for each in _best_of_mappings(found.candidates)
+        if signature_of(program, each.candidate.mapping) == signature
+    }
     kept = [found.best.candidate.mapping]
     costs = {mapping: launch_cost(program, mapping, 0, machine) for mapping in best}
     for name, extent in ((name, extent) for name in names for extent in SAMPLE_EXTENTS):
@@ -212,12 +216,20 @@ def _scratch(program: TileProgram, mapping: Mapping, switches: Switches) -> int 
     return row_workspace(program, mapping.lane_axis, switches).bytes
 
 
+def _best_of_mappings(candidates: Iterable[ScoredCandidate]) -> list[ScoredCandidate]:
+    """The cheapest candidate of every mapping, cheapest mapping first."""
+    best: dict[int, ScoredCandidate] = {}
+    for each in candidates:
+        known = best.setdefault(id(each.candidate.mapping), each)
+        if each.cost.score < known.cost.score:
+            best[id(each.candidate.mapping)] = each
+    return sorted(best.values(), key=lambda each: each.cost.score)
+
+
 def _reason(found: Search) -> str:
     """The pick and the best of the other mappings."""
-    best: dict[str, ScoredCandidate] = {}
-    for each in sorted(found.candidates, key=lambda each: each.cost.score):
-        best.setdefault(str(each.candidate.mapping), each)
     pick = found.best
-    others = [e for e in best.values() if e.candidate.mapping is not pick.candidate.mapping][:SHOWN_CANDIDATES]
+    others = [e for e in _best_of_mappings(found.candidates) if e.candidate.mapping is not pick.candidate.mapping]
+    others = others[:SHOWN_CANDIDATES]
     rest = f"; others: {', '.join(f'{e.candidate} {e.cost.score:.0f}' for e in others)}" if others else ""
     return f"{pick.candidate} is the cheapest of {len(found.candidates)} candidates at {pick.cost.score:.0f}{rest}"

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping as Table
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from grainline import _native
 from grainline.plan.prior import prior_work
@@ -54,8 +54,7 @@ class CostCoefficients:
     worker_activation: float = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ExecutionWork:
+class ExecutionWork(NamedTuple):
     """Closed counts of one launch.
 
     Q packets in L blocks in C tasks of G blocks on h active workers; `critical_*` is the most that one worker gets
@@ -76,8 +75,7 @@ class ExecutionWork:
     critical_tasks: int
 
 
-@dataclass(frozen=True, slots=True)
-class ExecutionCost:
+class ExecutionCost(NamedTuple):
     """The terms of an objective and their sum. Smaller is better; every number is finite and not negative."""
 
     arithmetic: float
@@ -167,7 +165,7 @@ class AnalyticExecutionCostPolicy(ExecutionCostPolicy):
 
 def check_numbers(found: CostCoefficients | ExecutionCost, origin: ExecutionCostPolicy) -> None:
     """PolicyError unless every number is finite and not negative."""
-    for name in found.__slots__:
+    for name in found._fields if isinstance(found, ExecutionCost) else found.__slots__:
         value = getattr(found, name)
         if not 0 <= value < inf:  # false for NaN
             what = "coefficient" if isinstance(found, CostCoefficients) else "cost"

@@ -80,7 +80,8 @@ class _Scheduler:
         self.recompute_limit = RECOMPUTE_LIMIT if switches.keeps_rows else inf
         self.bound = program.bound_axes
         self.flow = dataflow(program)
-        self.level: dict[int, int] = {}
+        self.level: dict[int, int] = {}  # of a tile
+        self.levels: dict[int, int] = {}  # of an operation: the latest of what it reads
         self.unfused = self._unfused(program)
         for operation in program.body:
             if operation.result is not None:
@@ -114,7 +115,10 @@ class _Scheduler:
         )
 
     def _level_of(self, operation: Operation) -> int:
-        return max((self.level[t.id] for t in operands_of(operation)), default=0)
+        level = self.levels.get(id(operation))
+        if level is None:
+            level = self.levels[id(operation)] = max((self.level[t.id] for t in operands_of(operation)), default=0)
+        return level
 
     def _is_row(self, tile: Tile | None) -> bool:
         return tile is not None and self.axis in self.flow.depends[tile.id]

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from collections.abc import Mapping as Table
 from dataclasses import dataclass, replace
+from math import isfinite
 
-from grainline.base.dims import ceil_div, evaluate, product, symbols
+from grainline.base.dims import Expr, ceil_div, evaluate, product, symbols
+from grainline.base.memo import kept_with_first
 from grainline.plan.cost import TYPICAL_EXTENT
 from grainline.plan.legal import legal_mappings
 from grainline.plan.policy import (
@@ -119,7 +121,8 @@ def scored(
 ) -> ScoredCandidate:
     """A candidate with its cost; PlanError when that is none."""
     cost = policy.evaluate(target, candidate, work, coefficients)
-    _checked(cost, policy)
+    if not (isfinite(sum(cost)) and min(cost) >= 0):
+        _checked(cost, policy)
     return ScoredCandidate(candidate, work, cost)
 
 
@@ -206,7 +209,7 @@ def typical_extents(program: TileProgram, extents: Table[str, int] | None) -> di
     axes += [o.axis.extent for o in program.operations() if o.axis is not None]
     axes += [value for view in program.views for value in (*view.shape, *view.strides)]
     names = {name for extent in axes for name in symbols(extent)}
-    programs = product(axis.extent for axis in program.roots)
+    programs = _programs(program)
     typical = TYPICAL_EXTENT
     while True:
         values = {name: known.get(name, typical) for name in sorted(names)}
@@ -217,12 +220,17 @@ def typical_extents(program: TileProgram, extents: Table[str, int] | None) -> di
 
 def launch_counts(program: TileProgram, mapping: Mapping, block_size: int, extents: Table[str, int]) -> tuple[int, int]:
     """(packets, blocks) of a launch. Blocks of whole programs do not cross the lane axis."""
-    programs = evaluate(product(axis.extent for axis in program.roots), extents)
+    programs = evaluate(_programs(program), extents)
     if mapping.is_local or mapping.lane_axis is None:
         return programs, ceil_div(programs, max(block_size // mapping.width, 1))
     lane = evaluate(mapping.lane_axis.extent, extents)
     outer = programs // lane if lane else 0
     return outer * ceil_div(lane, mapping.width), outer * ceil_div(lane, block_size)
+
+
+@kept_with_first
+def _programs(program: TileProgram) -> int | Expr:
+    return product(axis.extent for axis in program.roots)
 
 
 def _points(
@@ -236,7 +244,7 @@ def _points(
 ) -> Iterator[tuple[Candidate, int, int]]:
     """(candidate, packets, blocks) of one mapping."""
     lanes = mapping.width if mapping.is_local else 1
-    dispatch = evaluate(product(axis.extent for axis in program.roots), extents) * lanes
+    dispatch = evaluate(_programs(program), extents) * lanes
     for width in widths:
         packets, blocks = launch_counts(program, mapping, width, extents)
         for grain in task_grains(blocks, target, options):
@@ -265,7 +273,7 @@ def _ordered(
 
 
 def _check_programs(program: TileProgram, extents: Table[str, int]) -> None:
-    programs = evaluate(product(axis.extent for axis in program.roots), extents)
+    programs = evaluate(_programs(program), extents)
     if programs > MAX_PROGRAMS:
         raise PlanError(f"tile program {program.name!r}: expected at most {MAX_PROGRAMS} programs, found {programs}")
 

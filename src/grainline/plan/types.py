@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from grainline.base.dims import Expr
 from grainline.base.errors import UnsupportedError
@@ -111,8 +111,7 @@ class Refusal:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """One point of the search space. `dispatch_size` counts physical workers; `blocks_per_task` is G as asked for."""
 
     mapping: Mapping
@@ -126,8 +125,7 @@ class Candidate:
         return f"{self.mapping}, block {self.block_size}, grain {self.blocks_per_task}"
 
 
-@dataclass(frozen=True, slots=True)
-class ScoredCandidate:
+class ScoredCandidate(NamedTuple):
     """A candidate with the counts and the cost that the policy gave it."""
 
     candidate: Candidate

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from grainline.base.dims import Expr, product
 from grainline.base.memo import kept_with_first
@@ -84,8 +85,7 @@ class _Draft:
     after_stage: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Visit:
+class _Visit(NamedTuple):
     """A recipe is evaluated in nest `nest`, at time (segment, group), inside loops over `axes`, outermost first."""
 
     nest: int
@@ -169,9 +169,13 @@ class _Scheduler:
         found = {tile.id for o in self.flow.operations if o.op == "extract" for tile in self._indexed(o)}
         if not self.fuses_scans:
             found |= {o.result.id for o in self.flow.operations if o.op == "scan" and o.result is not None}
-        reasons = (self._loses_its_snapshot, self._crosses_a_stage, self._is_computed_again)
+        has_stages = any(draft.after_stage for draft in self.drafts)
         for number, seen in visits.items():
-            if any(reason(self.flow.definition[number], seen) for reason in reasons):
+            operation = self.flow.definition[number]
+            is_lost = self._loses_its_snapshot(operation, seen) or (
+                has_stages and self._crosses_a_stage(operation, seen)
+            )
+            if is_lost or self._is_computed_again(operation, seen):
                 found.add(number)
         return found - self.kept
 
@@ -244,10 +248,15 @@ class _Scheduler:
     def _is_computed_again(self, operation: Operation, seen: list[_Visit]) -> bool:
         result = operation.result
         assert result is not None
-        cost, home = self._cost(result), self.home[result.id]
+        home = self.home[result.id]
         iterates = any(loop not in home.depth for visit in seen for loop in visit.draft.depth)
-        repeats = len({visit.nest for visit in seen}) > 1 or any(_is_under_foreign(result, v.axes) for v in seen)
-        if cost <= RECOMPUTE_LIMIT or not (iterates or repeats):
+        repeats = any(visit.nest != seen[0].nest for visit in seen) or any(
+            _is_under_foreign(result, v.axes) for v in seen
+        )
+        if not (iterates or repeats):
+            return False
+        cost = self._cost(result)
+        if cost <= RECOMPUTE_LIMIT:
             return False
         volume = product(axis.extent for axis in result.space)
         return iterates or cost >= NESTED_COST or (isinstance(volume, int) and volume <= CONVENIENT_ELEMENTS)

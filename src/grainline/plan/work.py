@@ -29,7 +29,10 @@ class Work:
     terms: dict[int | Expr, Counter[str]] = field(default_factory=dict)
 
     def add(self, times: int | Expr, kind: str, amount: int = 1) -> None:
-        self.terms.setdefault(times, Counter())[kind] += amount
+        terms = self.terms.get(times)
+        if terms is None:
+            terms = self.terms[times] = Counter()
+        terms[kind] += amount
 
 
 def realised_work(program: TileProgram, mapping: Mapping) -> Work:

@@ -111,7 +111,9 @@ def is_within(item: Affine | Tile, extent: int | Expr) -> bool:
 
 def operands_of(operation: Operation) -> tuple[Tile, ...]:
     """Every tile that an operation reads: operands and run-time indices."""
-    return (*operation.operands, *(item for item in operation.index if isinstance(item, Tile)))
+    if not operation.index:  # most operations, and half of what planning takes is asking this
+        return operation.operands
+    return (*operation.operands, *[item for item in operation.index if isinstance(item, Tile)])
 
 
 def index_axes(operation: Operation) -> tuple[Axis, ...]:
@@ -198,11 +200,12 @@ class Dataflow:
         self.definition: dict[int, Operation] = {}
         self.users: defaultdict[int, list[Operation]] = defaultdict(list)
         self.depends: dict[int, frozenset[Axis]] = {}
-        self.operations = tuple(program.operations())
+        self.operations = program.operations()
         self._axes: dict[int, frozenset[Axis]] = {}
         self._read(program.body)
-        self._axes = {id(operation): self._axes_of(operation) for operation in self.operations}
         for operation in self.operations:
+            if id(operation) not in self._axes:
+                self._axes[id(operation)] = self._axes_of(operation)
             for tile in (*operands_of(operation), *(operation.region.yields if operation.region is not None else ())):
                 self.users[tile.id].append(operation)
 
@@ -211,7 +214,8 @@ class Dataflow:
             if operation.region is not None:
                 self._read_loop(operation, operation.region)
             elif operation.result is not None:
-                self._define(operation.result, operation, self._axes_of(operation))
+                axes = self._axes[id(operation)] = self._axes_of(operation)
+                self._define(operation.result, operation, axes)
 
     def _read_loop(self, loop: Operation, region: Region) -> None:
         """A carried value varies over what any iteration's varies over: repeated until nothing is added."""
@@ -229,7 +233,7 @@ class Dataflow:
 
     def _define(self, tile: Tile, operation: Operation, axes: Iterable[Axis]) -> None:
         self.definition[tile.id] = operation
-        self.depends[tile.id] = frozenset(axes)
+        self.depends[tile.id] = axes if isinstance(axes, frozenset) else frozenset(axes)
 
     def axes_of(self, operation: Operation) -> frozenset[Axis]:
         """Every axis, root axes included, that the operation's value or effect varies over."""
@@ -282,6 +286,7 @@ def is_nonpositive(flow: Dataflow, tile: Tile) -> bool:
     return bound.op == "reduce" and bound.attributes["kind"] == "max" and bound.operands[0] == value
 
 
+@kept_with_first
 def tile_axes(program: TileProgram) -> tuple[Axis, ...]:
     """The axes that are not bound, in order of first appearance."""
     found: dict[Axis, None] = {}

@@ -47,6 +47,7 @@ from typing import Any
 
 from grainline.base.dims import Expr
 from grainline.base.dtypes import DType
+from grainline.base.memo import kept_with_first
 
 ARITHMETIC = (
     *("add", "sub", "mul", "div", "mod", "fmod", "pow", "min", "max", "neg", "abs", "sign", "relu"),
@@ -156,15 +157,25 @@ class TileProgram:
     body: tuple[Operation, ...]
     scope: str = "automatic"
 
-    def operations(self) -> Iterator[Operation]:
+    def operations(self) -> tuple[Operation, ...]:
         """Every operation, a loop before those of its region."""
-        return walk(self.body)
+        return _operations(self)
 
     @property
     def bound_axes(self) -> frozenset[Axis]:
         """Root axes and loop axes."""
-        loops = (o.axis for o in self.operations() if o.op in LOOPS and o.axis is not None)
-        return frozenset((*self.roots, *loops))
+        return _bound_axes(self)
+
+
+@kept_with_first
+def _operations(program: TileProgram) -> tuple[Operation, ...]:
+    return tuple(walk(program.body))
+
+
+@kept_with_first
+def _bound_axes(program: TileProgram) -> frozenset[Axis]:
+    loops = (o.axis for o in program.operations() if o.op in LOOPS and o.axis is not None)
+    return frozenset((*program.roots, *loops))
 
 
 def walk(body: Sequence[Operation]) -> Iterator[Operation]:

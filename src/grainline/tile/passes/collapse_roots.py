@@ -15,6 +15,8 @@ from grainline.tile.ir import Affine, Axis, Operation, Tile, TileProgram, View
 
 
 def collapse_roots(program: TileProgram) -> TileProgram:
+    if len(program.roots) < 2:
+        return program
     if any(view.layout != "strided" for view in program.views) or any(o.region is not None for o in program.body):
         return program
     flat = _flattened(program)
@@ -79,6 +81,8 @@ def _drop_unit_roots(program: TileProgram) -> TileProgram:
     """An axis of extent 1 has coordinate 0; one root is left if all have."""
     units = [a for a in program.roots if isinstance(a.extent, int) and a.extent == 1 and not _has_coord(program, a)]
     units = units[: len(program.roots) - 1]
+    if not units:
+        return program
     roots = tuple(axis for axis in program.roots if axis not in units)
     body = [_without(o, units) for o in program.body]
     return replace(program, roots=roots, body=tuple(body))

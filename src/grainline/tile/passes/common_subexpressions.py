@@ -52,7 +52,7 @@ class _Merging:
 
 
 def _key(operation: Operation, stores: int) -> Any:
-    attributes = tuple(sorted((k, repr(v)) for k, v in operation.attributes.items()))
+    attributes = tuple(sorted((k, repr(v)) for k, v in operation.attributes.items())) if operation.attributes else ()
     operands = tuple(tile.id for tile in operation.operands)
     index = tuple(item.id if isinstance(item, Tile) else item for item in operation.index)
     time = stores if operation.op == "load" else 0

@@ -17,6 +17,8 @@ def with_body(operation: Operation, body: Sequence[Operation], replaced: dict[in
 
 def with_tiles(operation: Operation, replaced: dict[int, Tile]) -> Operation:
     """The operation with every operand and run-time index replaced by id; unchanged when none is."""
+    if not replaced:
+        return operation
     operands = tuple(replaced.get(t.id, t) for t in operation.operands)
     index = tuple(replaced.get(i.id, i) if isinstance(i, Tile) else i for i in operation.index)
     if operands == operation.operands and index == operation.index:
