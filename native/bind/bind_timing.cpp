@@ -49,6 +49,18 @@ class Scratch {
   std::unique_ptr<std::byte, AlignedRelease> memory_;
 };
 
+// How pool threads wait, for as long as this lives.
+class HotThreads {
+ public:
+  explicit HotThreads(bool is_wanted) { Pool::process().keep_threads_hot(is_wanted); }
+  ~HotThreads() { Pool::process().keep_threads_hot(before_); }
+  HotThreads(const HotThreads&) = delete;
+  HotThreads& operator=(const HotThreads&) = delete;
+
+ private:
+  bool before_ = Pool::process().keeps_threads_hot();
+};
+
 // A kernel that takes `slowdown` times as long on every thread but the one that submits. Its
 // arguments stand behind one pointer-sized word, as the ABI wants it.
 struct Throttle {
@@ -183,10 +195,8 @@ int64_t time_dispatches(uint64_t address, const std::vector<uint64_t>& args, int
   int64_t elapsed = 0;
   {
     const nb::gil_scoped_release unlocked;
-    const bool kept_hot = Pool::process().keeps_threads_hot();
-    Pool::process().keep_threads_hot(keeps_hot);
+    const HotThreads hot(keeps_hot);
     elapsed = is_parked ? time_parked(dispatch, repeat, fault) : time_hot(dispatch, repeat, fault);
-    Pool::process().keep_threads_hot(kept_hot);
   }
   throw_unless_ok(status_of_fault(fault));
   return elapsed;
@@ -194,10 +204,12 @@ int64_t time_dispatches(uint64_t address, const std::vector<uint64_t>& args, int
 
 // What handing work to one sleeping or waiting thread takes, `repeat` times: nanoseconds from the
 // dispatch until the caller works itself, and until the other does. asleep_ns = 0: it is awake.
-// Pairs in which it did not come are left out.
-std::vector<std::pair<int64_t, int64_t>> time_handovers(int repeat, int64_t asleep_ns) {
+// keeps_hot: see time_dispatches. Pairs in which it did not come are left out.
+std::vector<std::pair<int64_t, int64_t>> time_handovers(int repeat, int64_t asleep_ns,
+                                                        bool keeps_hot) {
   std::vector<std::pair<int64_t, int64_t>> found;
   const nb::gil_scoped_release unlocked;
+  const HotThreads hot(keeps_hot);
   Meeting meeting;
   std::optional<RunScope> run(std::in_place);
   meet(meeting, 2);
@@ -251,6 +263,7 @@ void bind_timing(nb::module_& module) {
       "makes every pool thread take that many times as long; without keeps_hot they sleep on "
       "a condition variable.");
   module.def("time_handovers", time_handovers, arg("repeat"), arg("asleep_ns") = 0,
+             arg("keeps_hot") = true,
              "(ns until the caller works, ns until a pool thread does) of dispatches to two homes, "
              "the thread awake or asleep for so long.");
 }

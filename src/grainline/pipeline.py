@@ -21,7 +21,7 @@ from typing import Any
 from grainline import saved
 from grainline.base import dims, log, progress
 from grainline.base.errors import OptionError
-from grainline.base.knobs import Options, is_multi_worker, stream_count
+from grainline.base.knobs import HOT_THREADS, Options, is_multi_worker, stream_count
 from grainline.codegen.cache import ObjectCache, open_cache
 from grainline.codegen.compile import CompiledKernel, compile_kernels, entry_name
 from grainline.codegen.kernel import EmittedKernel, emit_variants
@@ -39,7 +39,7 @@ from grainline.importer.model import import_model
 from grainline.importer.proto import open_model
 from grainline.lower.lower import Backend, lower
 from grainline.plan.digits import in_digits
-from grainline.plan.machine import use_machine
+from grainline.plan.machine import machine_in_use, use_machine
 from grainline.plan.mma_chain import refusal_of
 from grainline.plan.panels import PANEL, pack_panels, pack_quads
 from grainline.plan.planner import plan
@@ -190,7 +190,9 @@ class KernelTable:
         key = to_text(shared)
         self.names.setdefault(key, {})[program.name] = None
         if key not in self.plans:
-            result = plan(shared, self.target, self.options)
+            result = plan(
+                shared, self.target, self.options, machine=machine_in_use(self.target), is_hot=HOT_THREADS.read()
+            )
             self.plans[key] = result
             self.kernels[key] = emit_variants(result.variants)
             show_kernel(shared, result, self.kernels[key])

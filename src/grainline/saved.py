@@ -5,9 +5,9 @@ model's description; the machine code is found through the kernel entries it nam
 entries are hash-checked (see `codegen/cache.py`), which is what makes unpickling them as safe as running their code.
 
 The key covers the model (content of bytes; path, size, times and inode of a file), the memory that its limits were
-made for, whether its graph is for several workers and for which device, the processor and its prices, the LLVM wheel,
-and every source file of this package. Weights are not stored: a recipe says where in the model they lie and what is
-computed from them. A model with host operators, external data or a cost policy of its
+made for, whether its graph is for several workers and for which device, whether pool threads stay hot, the processor
+and its prices, the LLVM wheel, and every source file of this package. Weights are not stored: a recipe says where in
+the model they lie and what is computed from them. A model with host operators, external data or a cost policy of its
 own is not saved.
 Whatever goes wrong while loading means "not saved".
 """
@@ -28,7 +28,7 @@ from typing import Any
 
 from grainline.base import log
 from grainline.base.files import stamp
-from grainline.base.knobs import Options, is_multi_worker, stream_count
+from grainline.base.knobs import HOT_THREADS, Options, is_multi_worker, stream_count
 from grainline.base.memory import memory_bytes
 from grainline.codegen.cache import ObjectCache, open_cache
 from grainline.compiled import CompiledModel
@@ -94,7 +94,8 @@ def locate(source: Any, options: Options) -> Spot | None:
     store = open_cache(None if options.cache_dir is None else Path(options.cache_dir))
     if identity is None or store.folder is None:
         return None
-    shape = (is_multi_worker(workers=options.workers), stream_count())  # other kernels, fewer edges
+    # Other kernels, fewer edges, other grains.
+    shape = (is_multi_worker(workers=options.workers), stream_count(), HOT_THREADS.read())
     target = host_target(store.folder)
     processor = (target.cpu, target.features, machine_of(target))
     place = (shape, options.device_name or "cpu")

@@ -21,7 +21,8 @@ from grainline.evidence.measure import measure_suite
 from grainline.evidence.page import html
 from grainline.evidence.records import sealed
 from grainline.evidence.regret import best_of, percentile, regret_of, verdicts
-from grainline.evidence.suites import HELD_OUT, HELD_OUT_SEED, ROW_NAMES, Case, Suite, held_out_shapes
+from grainline.evidence.sides import sides
+from grainline.evidence.suites import CONTRADICTION, HELD_OUT, HELD_OUT_SEED, ROW_NAMES, Case, Suite, held_out_shapes
 from grainline.evidence.tables import markdown
 from grainline.plan.machine import shipped_machine
 from grainline.plan.target import host_target
@@ -118,11 +119,11 @@ def test_changes_of_a_contest_are_found(
     assert any(re.search(sentence, line) for line in wrong), wrong
 
 
-def test_blocks_that_change_bits_are_found(report: dict[str, Any]) -> None:
+def test_blocks_that_change_bits_are_found(report: dict[str, Any], suite: Suite) -> None:
     m = copy.deepcopy(report["visits"][0]["measurement"])
-    assert not list(wrong_in_contest("x", m, 2))
+    assert not list(wrong_in_contest("x", m, 2, suite.name))
     m["codes"][0]["output"] = "0"
-    assert any("may not change a bit" in line for line in wrong_in_contest("x", m, 2))
+    assert any("may not change a bit" in line for line in wrong_in_contest("x", m, 2, suite.name))
 
 
 def test_contests_are_shown(report: dict[str, Any], tmp_path: Path) -> None:
@@ -152,3 +153,68 @@ def test_dear_threads_are_left_asleep() -> None:
     dear = replace(shipped, hot_paid_ps=1e12, hot_delay_ps=1e12)
     assert launch_of(chosen, 2, True, free).homes == 2
     assert launch_of(chosen, 2, True, dear).homes == 1
+
+
+# ---- the contradiction -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def wakers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    from tests.evidence.conftest import make_brief
+
+    brief = replace(CONTRADICTION, cases=(Case("rms_norm", (40, 66)),))
+    with pytest.MonkeyPatch.context() as patch:
+        make_brief(patch)
+        patch.setattr(contest, "TURN_NS", 20_000)
+        found = measure_suite(brief, tmp_path_factory.mktemp("wakers"), homes=2, keep=False, say=lambda line: None)
+    assert audit(found, brief) == []
+    return found
+
+
+def test_the_contradiction_is_measured_where_launches_wake_threads(wakers: dict[str, Any]) -> None:
+    found = list(sides(wakers))
+    assert [one.start for one in found] == ["parked", "condvar"]
+    assert all(one.spread >= 0 for one in found)
+    text = markdown([wakers])
+    assert text.count("| rms_norm 40×66 | parked |") == text.count("| rms_norm 40×66 | condvar |") == 1
+    assert "H=2 condvar" in text
+
+
+def test_the_published_shape_and_three_more_are_asked_of_all_operators() -> None:
+    shapes = {(129, 768), (17, 65), (257, 1538), (4096, 1024)}
+    assert {(case.operator, case.dims) for case in CONTRADICTION.cases} == {
+        (name, (rows, n + n % 2 if name == "rope" else n)) for name in ROW_NAMES for rows, n in shapes
+    }
+
+
+def planted(alone: int, shared: int, again: int, automatic: int) -> dict[str, Any]:
+    """A report of one case with one arm of one task and one of two, and a choice between them."""
+    race = {"elapsed_ns": [[alone] * 8, [shared] * 8], "again_ns": [again] * 8}
+    condition = {"start": "parked", "raced": [0, 1], "repetitions": [1, 1], "races": [race]}
+    condition |= {"roles": {"automatic": automatic}, "arms": [{"code": 0, "grain": 4}, {"code": 0, "grain": 2}]}
+    return {
+        "visits": [
+            {"operator": "x", "dims": [2, 3], "measurement": {"codes": [{"blocks": 4}], "conditions": [condition]}}
+        ]
+    }
+
+
+def test_a_clear_win_must_be_chosen_and_a_tie_may_go_either_way() -> None:
+    (wrong,) = sides(planted(100, 150, again=151, automatic=1))
+    assert wrong.is_clear and wrong.is_shared and not wrong.is_right
+    (right,) = sides(planted(100, 150, again=101, automatic=0))
+    assert right.is_clear and right.is_right and not right.shared_wins
+    (noisy,) = sides(planted(100, 110, again=120, automatic=1))
+    assert not noisy.is_clear and noisy.is_right
+    (pooled,) = sides(planted(150, 100, again=150, automatic=1))
+    assert pooled.shared_wins and not pooled.is_clear and pooled.is_right
+
+
+def test_waking_from_a_condition_variable_is_priced_and_the_planner_knows_it() -> None:
+    program, target = operators.find("masked_softmax").program(129, 768), host_target()
+    free = replace(shipped_machine(target), condvar_paid_ps=0.0, condvar_delay_ps=0.0).without_hot_threads()
+    dear = replace(shipped_machine(target), condvar_paid_ps=1e12, condvar_delay_ps=1e12).without_hot_threads()
+    for machine, homes in ((free, 2), (dear, 1)):
+        chosen = automatic(program, target, machine, is_hot=False)
+        assert launch_of(chosen, 2, False, machine).homes == homes
+        assert launch_of(chosen, 2, True, machine).homes == 2, "awake threads cost what they did"

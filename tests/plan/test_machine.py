@@ -18,6 +18,7 @@ from grainline.plan.cost import CalibratedExecutionCostPolicy
 from grainline.plan.machine import (
     REFERENCE,
     Machine,
+    machine_in_use,
     machine_of,
     machine_path,
     machine_text,
@@ -104,9 +105,23 @@ def test_shipped_machines_say_where_they_come_from(cpu: str) -> None:
 
 def test_native_costs_have_every_field() -> None:
     costs = odd_machine().costs()
-    for name in Machine.__slots__[4:]:
+    for name in Machine.__slots__[6:]:
         assert getattr(costs, name) == getattr(REFERENCE, name)
     assert set(json.loads(machine_text(REFERENCE, {}))["machine"]) == set(Machine.__slots__)
+
+
+def test_without_hot_threads_a_start_costs_what_waking_from_the_condition_variable_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asleep = replace(odd_machine(), condvar_paid_ps=1.0, condvar_delay_ps=2.0).without_hot_threads()
+    assert (asleep.parked_paid_ps, asleep.parked_delay_ps) == (1.0, 2.0)
+    assert replace(asleep, parked_paid_ps=0, parked_delay_ps=0, condvar_paid_ps=0, condvar_delay_ps=0) == replace(
+        odd_machine(), parked_paid_ps=0, parked_delay_ps=0, condvar_paid_ps=0, condvar_delay_ps=0
+    )
+    monkeypatch.setenv("GRAINLINE_HOT_THREADS", "0")
+    assert machine_in_use(HOST) == machine_of(HOST).without_hot_threads()
+    monkeypatch.setenv("GRAINLINE_HOT_THREADS", "1")
+    assert machine_in_use(HOST) == machine_of(HOST)
 
 
 @pytest.mark.parametrize("kernel", [rows.softmax, rows.layer_norm, rows.rms_norm, pointwise.gelu])

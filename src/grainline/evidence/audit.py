@@ -247,7 +247,7 @@ Rule = Callable[[Report, Suite], Iterator[str]]
 
 def contests_are_races(report: Report, suite: Suite) -> Iterator[str]:
     for name, m in measurements(report):
-        yield from wrong_in_contest(name, m, report["homes"])
+        yield from wrong_in_contest(name, m, report["homes"], suite.name)
 
 
 COMMON_RULES: tuple[Rule, ...] = (

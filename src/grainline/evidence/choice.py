@@ -97,9 +97,9 @@ class Launch:
     predicted_ns: float
 
 
-def automatic(program: TileProgram, target: Target, machine: Machine) -> Plan:
-    """The plan that nobody steered, by the prices of `machine`."""
-    return plan(program, target, machine=machine).variants[0]
+def automatic(program: TileProgram, target: Target, machine: Machine, *, is_hot: bool = True) -> Plan:
+    """The plan that nobody steered, by the prices of `machine`, for threads that stay awake inside a run or not."""
+    return plan(program, target, machine=machine, is_hot=is_hot).variants[0]
 
 
 def launch_of(chosen: Plan, homes: int, is_hot: bool, machine: Machine) -> Launch:

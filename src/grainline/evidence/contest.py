@@ -21,7 +21,7 @@ from grainline.evidence.choice import automatic, choose, launch_of
 from grainline.evidence.realise import Bound, Realisation, effective_grain, realise
 from grainline.evidence.records import sha256
 from grainline.evidence.regret import OUTLIER, Race, regret_of
-from grainline.evidence.suites import JOINT_TASKS
+from grainline.evidence.suites import CONTRADICTION, HELD_OUT, JOINT_TASKS
 from grainline.evidence.visit import main
 from grainline.plan.machine import Machine, shipped_machine
 from grainline.plan.planner import execution_target, plan
@@ -47,8 +47,11 @@ class Condition:
         return bound.time(repeat, grain, self.homes, self.start, self.worker_slowdown)
 
 
-def conditions(homes: int) -> tuple[Condition, ...]:
-    """One thread; all of them, hot and parked; all of them with slow pool threads."""
+def conditions(homes: int, suite: str = HELD_OUT.name) -> tuple[Condition, ...]:
+    """One thread; all of them, hot and parked; all of them with slow pool threads. Of the contradiction those in which
+    a launch wakes threads: parked, and from a condition variable."""
+    if suite == CONTRADICTION.name:
+        return (Condition(homes, "parked"), Condition(homes, "condvar")) if homes > 1 else ()
     alone = (Condition(1, "hot"), Condition(1, "parked"))
     together = (Condition(homes, "hot"), Condition(homes, "parked"), Condition(homes, "hot", 2.0))
     return alone + together if homes > 1 else alone
@@ -125,10 +128,11 @@ class Codes:
 
 
 def measure(request: dict[str, Any]) -> dict[str, Any]:
-    """The contest of {operator, dims, homes} under every condition."""
+    """The contest of {operator, dims, homes, suite} under every condition of the suite."""
     operator, dims = operators.find(request["operator"]), tuple(request["dims"])
     codes = Codes(operator.program(*dims), operator, dims)
-    results = [contest(codes, condition) for condition in conditions(int(request["homes"]))]
+    prescribed = conditions(int(request["homes"]), request["suite"])
+    results = [contest(codes, condition) for condition in prescribed]
     for bound in codes.bounds:
         bound.reset()
         bound.time_entry()
@@ -173,8 +177,8 @@ def contest(codes: Codes, condition: Condition) -> dict[str, Any]:
 def _arms(codes: Codes, condition: Condition) -> tuple[list[Arm], dict[str, int]]:
     """The distinct candidates, and which of them is whose choice."""
     homes, is_hot = condition.homes, condition.start == "hot"
-    program, target, machine = codes.program, codes.target, shipped_machine(codes.target)
-    chosen = automatic(program, target, machine)
+    program, target, machine = codes.program, codes.target, priced_for(condition.start, codes.target)
+    chosen = automatic(program, target, machine, is_hot=condition.start != "condvar")
     launch = launch_of(chosen, homes, is_hot, machine)
     joint = choose(program, JOINT_TASKS.settings, homes, target)
     named = {
@@ -187,6 +191,12 @@ def _arms(codes: Codes, condition: Condition) -> tuple[list[Arm], dict[str, int]
         arms.setdefault(arm.key, arm)
     places = {key: number for number, key in enumerate(arms)}
     return list(arms.values()), {name: places[arm.key] for name, arm in named.items()}
+
+
+def priced_for(start: str, target: Target) -> Machine:
+    """The shipped prices, with what a launch pays for threads in a run that begins so."""
+    machine = shipped_machine(target)
+    return machine.without_hot_threads() if start == "condvar" else machine
 
 
 def search_for(program: TileProgram, target: Target, homes: int, is_hot: bool, machine: Machine) -> PlanResult:

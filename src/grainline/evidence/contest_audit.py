@@ -14,7 +14,7 @@ ROLES = {"automatic", "legacy", "uncalibrated"}
 TOLERANCE_NS = 0.2  # screenings are written with one decimal
 
 
-def wrong_in_contest(name: str, m: dict[str, Any], homes: int) -> Iterator[str]:
+def wrong_in_contest(name: str, m: dict[str, Any], homes: int, suite: str) -> Iterator[str]:
     """What is wrong with the measurement of one contest."""
     if not 0 <= m["max_abs_error"] <= operators.ATOL + operators.RTOL * 1e3:
         yield f"{name}: the error {m['max_abs_error']} is no error that passes"
@@ -28,7 +28,7 @@ def wrong_in_contest(name: str, m: dict[str, Any], homes: int) -> Iterator[str]:
             yield f"{name}: {mapping} gives {len(found)} outputs, blocks may not change a bit"
     if len({code["llvm_sha256"] for code in m["codes"]}) != len({code["object_sha256"] for code in m["codes"]}):
         yield f"{name}: equal code gave different objects, or different code equal ones"
-    expected = [(c.homes, c.start, c.worker_slowdown) for c in conditions(homes)]
+    expected = [(c.homes, c.start, c.worker_slowdown) for c in conditions(homes, suite)]
     if [(c["homes"], c["start"], c["worker_slowdown"]) for c in m["conditions"]] != expected:
         yield f"{name}: the conditions are not the prescribed ones"
     for condition in m["conditions"]:

@@ -80,6 +80,7 @@ def make_visit(visit: Visit, homes: int, kept: Path | None, source: dict[str, An
         "dims": description["dims"],
         "settings": description["settings"],
         "homes": homes,
+        "suite": visit.suite,
         "keep": str(kept) if kept else "",
     }
     environment = provenance.visit_environment()

@@ -2,7 +2,8 @@
 
 `Realisation` is machine code with what it was made from; `Bound` adds the arrays of a launch. A launch is timed at its
 native entry (the bare function, one thread), or end to end through the pool: hot (inside a run whose threads are awake)
-or parked (each dispatch in a run of its own that finds the pool asleep).
+parked (each dispatch in a run of its own that finds the pool asleep), or, as "condvar", one dispatch after the other
+through a pool whose threads never spin: every one wakes them from a condition variable.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ class Bound:
         return int(_native.time_entry(r.address, self._words, r.blocks, r.scratch_bytes, repeat))
 
     def time(self, repeat: int, grain: int, homes: int, start: str, worker_slowdown: float = 1.0) -> int:
-        """Nanoseconds of `repeat` dispatches through the pool; `start` is "hot" or "parked"."""
+        """Nanoseconds of `repeat` dispatches through the pool; `start` is "hot", "parked" or "condvar"."""
         from grainline import _native  # type: ignore[attr-defined,unused-ignore]
 
         r = self.realisation
@@ -127,6 +128,7 @@ class Bound:
                 repeat,
                 start == "parked",
                 worker_slowdown,
+                start != "condvar",
             )
         )
 

@@ -220,7 +220,21 @@ HELD_OUT = Suite(
     ratios=(),
     module="grainline.evidence.contest",
 )
-SUITES: Mapping[str, Suite] = {suite.name: suite for suite in (PILOT, VALIDATION, FIXED_GRAIN, HELD_OUT)}
+# One shape at which caller and pool are each best for some of the operators, and three more.
+CONTRADICTION = Suite(
+    "contradiction",
+    tuple(
+        Case(name, (rows, n + n % 2 if name == "rope" else n))
+        for rows, n in ((129, 768), (17, 65), (257, 1538), (4096, 1024))
+        for name in ROW_NAMES
+    ),
+    HELD_OUT.variants,
+    rounds=1,
+    baseline="",
+    ratios=(),
+    module=HELD_OUT.module,
+)
+SUITES: Mapping[str, Suite] = {suite.name: suite for suite in (PILOT, VALIDATION, FIXED_GRAIN, HELD_OUT, CONTRADICTION)}
 
 
 def find(name: str) -> Suite:

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from grainline.evidence.regret import Verdict, percentile, verdicts
-from grainline.evidence.suites import CONTROL, Suite, find
+from grainline.evidence.sides import CLEAR_SPREADS, Sides, sides
+from grainline.evidence.suites import CONTRADICTION, CONTROL, Suite, find
 from grainline.evidence.summary import CaseSummary, Report, geometric_mean, summarise
 
 NOTE = (
@@ -24,6 +25,11 @@ REGRET_NOTE = (
     "by. *Legacy* is the automatic mapping with the pool's own grain, *uncalibrated* the joint search of the prior."
 )
 
+SIDES_NOTE = (
+    "The fastest arm of one task, which the caller does alone, against the fastest of several. *Clear* is a margin of "
+    f"at least {CLEAR_SPREADS} A/A spreads; where it is clear the choice must be on the faster side."
+)
+
 
 def markdown(reports: Sequence[Report]) -> str:
     """The complete tables of the reports."""
@@ -33,6 +39,8 @@ def markdown(reports: Sequence[Report]) -> str:
         lines += [f"## {suite.name}", ""]
         if suite.is_contest:
             found = list(verdicts(report))
+            if suite is CONTRADICTION:
+                lines += [SIDES_NOTE, "", *_table(*side_rows(list(sides(report)))), ""]
             lines += [REGRET_NOTE, "", *_table(*condition_rows(found)), "", *_table(*verdict_rows(found)), ""]
             continue
         for clock in ("parked", "hot", "native"):
@@ -108,6 +116,22 @@ def verdict_rows(found: Sequence[Verdict]) -> tuple[list[str], list[list[str]]]:
         times = [one.automatic_ns, one.best_ns, one.legacy_ns, one.uncalibrated_ns]
         shown = [f"{time / 1e3:.3f}" for time in times]
         rows.append([one.case, one.condition, *shown[:2], f"{one.regret:.1%}", f"{one.control:.1%}", *shown[2:]])
+    return head, rows
+
+
+def side_rows(found: Sequence[Sides]) -> tuple[list[str], list[list[str]]]:
+    """(head, rows): for every case whether caller or pool wins, by how much, and on which side the choice is."""
+    head = ["case", "start", "caller, us", "with the pool, us", "margin", "A/A spread", "clear", "chosen", "right"]
+    rows = []
+    for one in found:
+        times = ["—" if time is None else f"{time / 1e3:.2f}" for time in (one.alone_ns, one.shared_ns)]
+        margin = "—" if one.margin == float("inf") else f"{one.margin:.1%}"
+        words = (
+            "yes" if one.is_clear else "no",
+            "pool" if one.is_shared else "caller",
+            "yes" if one.is_right else "NO",
+        )
+        rows.append([one.case, one.start, *times, margin, f"{one.spread:.1%}", *words])
     return head, rows
 
 

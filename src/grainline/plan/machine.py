@@ -91,14 +91,17 @@ EMERALD_RAPIDS: Table[str, float] = {
 class Machine:
     """Prices of one processor; `origin` says where they come from.
 
-    fma_ps, byte_fma_ps: a multiply-add in the register tile of a product, of f32 and of f32 by i8. Fields after them
-    are `MachineCosts`.
+    fma_ps, byte_fma_ps: a multiply-add in the register tile of a product, of f32 and of f32 by i8. condvar_paid_ps,
+    condvar_delay_ps: what parked_paid_ps and parked_delay_ps are for a thread that never spins and has just gone to
+    sleep on a condition variable. Fields after them are `MachineCosts`.
     """
 
     origin: str
     picoseconds: Table[str, float] = field(default_factory=lambda: dict(PICOSECONDS))
     fma_ps: float = 25
     byte_fma_ps: float = 18
+    condvar_paid_ps: float = 7e6
+    condvar_delay_ps: float = 17e6
     task_ps: float = 39e3
     hot_paid_ps: float = 150e3
     hot_delay_ps: float = 300e3
@@ -118,9 +121,13 @@ class Machine:
     def costs(self) -> _native.MachineCosts:
         """The native numbers that launches are chosen by."""
         costs = _native.MachineCosts()
-        for each in fields(self)[4:]:
+        for each in fields(self)[6:]:
             setattr(costs, each.name, getattr(self, each.name))
         return costs
+
+    def without_hot_threads(self) -> Machine:
+        """The machine of a pool whose threads never spin: whatever finds them asleep wakes them as its launches do."""
+        return replace(self, parked_paid_ps=self.condvar_paid_ps, parked_delay_ps=self.condvar_delay_ps)
 
     def scaled(self, origin: str, factor: float) -> Machine:
         """The same machine with arithmetic that takes `factor` times as long."""
@@ -142,8 +149,10 @@ SHIPPED: tuple[tuple[str, Machine], ...] = (
             task_ps=65e3,
             hot_paid_ps=380e3,
             hot_delay_ps=880e3,
-            parked_paid_ps=2.9e6,
-            parked_delay_ps=45e6,
+            parked_paid_ps=3.4e6,
+            parked_delay_ps=24e6,
+            condvar_paid_ps=2.1e6,
+            condvar_delay_ps=6e6,
             nearest_bytes=48 << 10,
             private_bytes=2 << 20,
             private_byte_ps=27,
@@ -194,11 +203,17 @@ def _machine_of(target: Target, named: Path | None) -> Machine:
     return parse_machine(text, str(path))
 
 
+def machine_in_use(target: Target) -> Machine:
+    """`machine_of(target)` with a pool as GRAINLINE_HOT_THREADS asks for."""
+    machine = machine_of(target)
+    return machine if knobs.HOT_THREADS.read() else machine.without_hot_threads()
+
+
 def use_machine(target: Target) -> None:
     """Launches of models that are loaded from now on are chosen by the costs of this machine, and pool threads wait
     for them as GRAINLINE_HOT_THREADS says."""
     _native.keep_threads_hot(knobs.HOT_THREADS.read())
-    _native.set_machine_costs(machine_of(target).costs())
+    _native.set_machine_costs(machine_in_use(target).costs())
 
 
 def machine_path(target: Target) -> Path:

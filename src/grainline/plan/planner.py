@@ -48,13 +48,14 @@ def plan(
     extents: Table[str, int] | None = None,
     execution: ExecutionTarget | None = None,
     machine: Machine | None = None,
+    is_hot: bool = True,
 ) -> PlanResult:
     """The plans of one numeric signature, best first; `PlanError` when no mapping is legal.
 
     Plans hold the simplified program (`tile.passes`): same views, symbols and meaning, fewer root axes.
     `extents`: values of symbols that costs are compared for; others have TYPICAL_EXTENT. `execution`: the threads that
-    the search plans for, by default all of the target with awake pool threads. `machine`: whose prices, by default
-    those of `machine_of(target)`.
+    the search plans for, by default all of the target, whose pool threads are awake when a launch comes if `is_hot`.
+    `machine`: whose prices, by default those of `machine_of(target)`.
     """
     check_packet_width(options.packet_width or target.packet_width)
     if any(o.op == "mma" for o in program.operations()) and options.mapping != WHOLE:
@@ -67,9 +68,11 @@ def plan(
                 raise
             return _without_products(program, target, options, extents, execution, machine, str(refusal))
         products = replace(products, variants=tuple(replace(each, math=options.math) for each in products.variants))
-        execution = execution or execution_target(program, target, options)
+        execution = execution or execution_target(program, target, options, is_hot=is_hot)
         return products if options.cost_policy is None else _by_policy(products, execution, options, extents or {})
-    return _searched(simplify(program), target, options, extents or {}, execution, machine or machine_of(target))
+    program = simplify(program)
+    execution = execution or execution_target(program, target, options, is_hot=is_hot)
+    return _searched(program, target, options, extents or {}, execution, machine or machine_of(target))
 
 
 def _searched(
@@ -77,11 +80,10 @@ def _searched(
     target: Target,
     options: PlannerOptions,
     extents: Table[str, int],
-    execution: ExecutionTarget | None,
+    execution: ExecutionTarget,
     machine: Machine,
 ) -> PlanResult:
     """The plans of whole and packet-local mappings."""
-    execution = execution or execution_target(program, target, options)
     policy = options.cost_policy or CalibratedExecutionCostPolicy(machine)
     space = Space(program, target, execution, options, policy)
     typical = typical_extents(program, extents)
@@ -135,11 +137,13 @@ def _without_products(
     return replace(found, refusals=(Refusal(MMA, refusal), *found.refusals))
 
 
-def execution_target(program: TileProgram, target: Target, options: PlannerOptions) -> ExecutionTarget:
-    """All threads of `target`, awake, and blocks of up to 4096 elements."""
+def execution_target(
+    program: TileProgram, target: Target, options: PlannerOptions, *, is_hot: bool = True
+) -> ExecutionTarget:
+    """All threads of `target`, awake or not, and blocks of up to 4096 elements."""
     width, _ = packet_shape(program, target, options)
     widths = tuple(width * packets for packets in PACKETS_PER_BLOCK)
-    return ExecutionTarget(width, target.homes, block_widths=widths, is_hot=True)
+    return ExecutionTarget(width, target.homes, block_widths=widths, is_hot=is_hot)
 
 
 def _other_variants(
