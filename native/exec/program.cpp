@@ -235,42 +235,6 @@ void place_arguments(Program* p) {
   p->argument_begin.push_back(at);
 }
 
-void read_tables(Reader& reader, Program* p) {
-  reader.table(&p->constants);
-  reader.table(&p->instructions);
-  reader.table(&p->groups);
-  reader.table(&p->checks);
-  reader.table(&p->group_launches);
-  reader.table(&p->sources);
-  reader.table(&p->slots);
-  reader.table(&p->dim_values);
-  reader.table(&p->inputs);
-  reader.table(&p->outputs);
-  reader.table(&p->launches);
-  reader.table(&p->variants);
-  reader.table(&p->launch_tables);
-  reader.table(&p->table_axes);
-  reader.table(&p->table_extents);
-  reader.table(&p->table_rows);
-  reader.table(&p->words);
-  reader.table(&p->views);
-  reader.table(&p->host_calls);
-  reader.table(&p->slot_lists);
-  reader.table(&p->copies);
-  reader.table(&p->tensor_copies);
-  reader.table(&p->copy_flows);
-  reader.table(&p->positions);
-  reader.table(&p->turns);
-  reader.table(&p->node_rows);
-  reader.table(&p->event_lists);
-  reader.table(&p->node_streams);
-  reader.table(&p->node_workers);
-  reader.table(&p->watchers.offsets);
-  reader.table(&p->watchers.ids);
-  reader.table(&p->relations.offsets);
-  reader.table(&p->relations.ids);
-}
-
 }  // namespace
 
 size_t Program::dim_count() const {
@@ -293,7 +257,7 @@ Status Program::create(std::span<const int64_t> blob, std::vector<std::string> s
   if (reader.number() != kProgramMagic || reader.number() != kProgramFormat)
     return Status(StatusCode::invalid_argument, "not a packed program of this version");
   auto program = std::make_shared<Program>();
-  read_tables(reader, program.get());
+  each_table(*program, [&](auto& rows) { reader.table(&rows); });
   program->strings = std::move(strings);
   for (uint64_t address : addresses) {
     if (address == 0) return Status(StatusCode::invalid_argument, "a kernel address is null");

@@ -162,4 +162,42 @@ struct Program {
                        std::span<const uint64_t> addresses, std::shared_ptr<const Program>* out);
 };
 
+// Visits the packed tables in the order in which they stand in the blob.
+template <typename AnyProgram, typename Visit>
+void each_table(AnyProgram& p, Visit visit) {
+  visit(p.constants);
+  visit(p.instructions);
+  visit(p.groups);
+  visit(p.checks);
+  visit(p.group_launches);
+  visit(p.sources);
+  visit(p.slots);
+  visit(p.dim_values);
+  visit(p.inputs);
+  visit(p.outputs);
+  visit(p.launches);
+  visit(p.variants);
+  visit(p.launch_tables);
+  visit(p.table_axes);
+  visit(p.table_extents);
+  visit(p.table_rows);
+  visit(p.words);
+  visit(p.views);
+  visit(p.host_calls);
+  visit(p.slot_lists);
+  visit(p.copies);
+  visit(p.tensor_copies);
+  visit(p.copy_flows);
+  visit(p.positions);
+  visit(p.turns);
+  visit(p.node_rows);
+  visit(p.event_lists);
+  visit(p.node_streams);
+  visit(p.node_workers);
+  visit(p.watchers.offsets);
+  visit(p.watchers.ids);
+  visit(p.relations.offsets);
+  visit(p.relations.ids);
+}
+
 }  // namespace grainline

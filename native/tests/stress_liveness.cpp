@@ -22,12 +22,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <numeric>
 #include <random>
 
 #include "base/relax.h"
 #include "capped_source.h"
-#include "program_fixture.h"
+#include "static_order.h"
 
 using namespace grainline;
 using namespace grainline::test;
@@ -52,10 +51,6 @@ struct Graph {
   std::vector<StressNode> nodes;
   int32_t slots = 0;
 };
-
-std::string_view section_of(std::string_view kernel) {
-  return kernel_types()[static_cast<size_t>(kernel_number(kernel))].section;
-}
 
 class Generator {
  public:
@@ -139,34 +134,11 @@ class Generator {
   int64_t last_launch_ = -1;
 };
 
-// A Free stands right behind the last node that it waits for; or, early, right behind the last
-// memory node that its launches need, which the proof allows just as well.
-enum class Frees { in_sequence, early, unproven };
-
-std::vector<size_t> static_order(const Graph& graph, Frees frees) {
-  const size_t count = graph.nodes.size();
-  std::vector<int64_t> demand(count, -1), place(count);
-  for (size_t i = 0; i < count; ++i) {
-    const StressNode& node = graph.nodes[i];
-    for (const int64_t other : node.before)
-      demand[i] = std::max(demand[i], demand[static_cast<size_t>(other)]);
-    const bool is_free = !node.related.empty();
-    place[i] = 2 * (is_free ? std::ranges::max(node.before) : static_cast<int64_t>(i)) + is_free;
-    if (is_free && frees == Frees::early) place[i] = 2 * demand[i] + 1;
-    if (is_free && frees == Frees::unproven) place[i] = 2 * node.before.back() + 1;
-    if (section_of(node.kernel) == "memory" && !is_free) demand[i] = static_cast<int64_t>(i);
-  }
-  std::vector<size_t> order(count);
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::ranges::stable_sort(order, {}, [&](size_t i) { return place[i]; });
-  return order;
-}
-
 // The most units that are held at a time when one node runs after the other.
 size_t peak_units(const Graph& graph) {
   std::vector<int32_t> held(static_cast<size_t>(graph.slots));
   int32_t live = 0, peak = 0;
-  for (const size_t i : static_order(graph, Frees::in_sequence)) {
+  for (const size_t i : static_order(graph.nodes, Frees::in_sequence)) {
     const StressNode& node = graph.nodes[i];
     if (node.slot < 0) continue;
     int32_t& units = held[static_cast<size_t>(node.slot)];
@@ -245,7 +217,7 @@ class Bench {
   Bench(const Graph& graph, size_t capacity_units, size_t workers, Frees frees)
       : source_(capacity_units * kUnit) {
     stage.graph = &graph;
-    stage.order = static_order(graph, frees);
+    stage.order = static_order(graph.nodes, frees);
     stage.results.resize(graph.nodes.size());
     stage.delays.resize(graph.nodes.size());
     program_ = program_of_graph(graph, stage.order, workers > 0);

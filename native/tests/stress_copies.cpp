@@ -1,0 +1,260 @@
+// stress_copies [first seed] [count]: random graphs with copies on the discrete device.
+//
+// Each graph (copy_graph.h) runs on the sequential, both topological and the multi-worker
+// executors, on a device that is slow at random, has little memory, is checked or not, and fails
+// now and then. Every run must
+//   end (an alarm names the seed otherwise),
+//   return what the oracle says,
+//   succeed wherever the sequential executor does with the same capacity,
+//   after a failure or an end of sequence, at a node, a submission or a completion, report that
+//   status, leak nothing, and succeed the next time.
+// Meant for the sanitizers: the host buffers of copies are gone as soon as they may be.
+// unproven: Frees stand right behind their allocations, without regard to the proof; the program
+// must then complain, which shows that it can.
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "copy_graph.h"
+#include "device/discrete_device.h"
+#include "memory/poison.h"
+#include "pool_fixture.h"
+
+using namespace grainline;
+using namespace grainline::test;
+
+namespace {
+
+constexpr unsigned kPatienceSeconds = kIsThreadSanitized || kIsAddressSanitized ? 600 : 60;
+constexpr size_t kPage = size_t{64} << 10;
+volatile uint64_t current_seed = 0;
+const char* volatile current_arm = "";
+
+[[noreturn]] void complain(const std::string& what) {
+  std::printf("seed %" PRIu64 ", %s: %s\n", static_cast<uint64_t>(current_seed), current_arm,
+              what.c_str());
+  std::fflush(stdout);
+  std::_Exit(1);
+}
+
+void require(bool is_true, const std::string& what) {
+  if (!is_true) complain(what);
+}
+
+// ---- host calls ---------------------------------------------------------------------------------
+
+using HostTensor = std::vector<uint64_t>;
+
+bool call_host(void* context, RunState& state, const HostCallRow& row) {
+  const auto& graph = *static_cast<const CopyGraph*>(context);
+  const auto number = static_cast<size_t>(row.host_op);
+  const std::vector<int64_t>& lists = state.program().slot_lists;
+  std::vector<std::vector<uint64_t>> contents;
+  for (int64_t i = row.argument_begin; i < row.argument_end; ++i) {
+    const size_t words = graph.argument_words[number][static_cast<size_t>(i - row.argument_begin)];
+    const auto slot = static_cast<size_t>(lists[static_cast<size_t>(i)]);
+    const auto* data = reinterpret_cast<const uint64_t*>(state.slots[slot].data);
+    contents.emplace_back(data, data + words);
+  }
+  auto* result = new HostTensor(folded(number, graph.result_words[number], contents));
+  const auto slot = static_cast<size_t>(lists[static_cast<size_t>(row.result_begin)]);
+  state.slots[slot].data = reinterpret_cast<std::byte*>(result->data());
+  state.slots[slot].object = result;
+  return true;
+}
+
+// A copy that reads its source too late finds nonsense, and so does a sanitizer.
+void release_object(void* object) {
+  auto* tensor = static_cast<HostTensor*>(object);
+  std::ranges::fill(*tensor, ~uint64_t{0});
+  delete tensor;
+}
+
+// ---- runs ---------------------------------------------------------------------------------------
+
+struct Tally {
+  uint64_t graphs = 0, nodes = 0, runs = 0, out_of_memory = 0, faults = 0;
+};
+
+bool injected(RunState& state, const Node& node) {
+  return state.fail(static_cast<StatusCode>(node.a), "injected");
+}
+
+struct Arm {
+  const char* name;
+  ExecutorOptions options;
+  bool has_relations;
+  Frees frees;
+};
+
+// One program on one executor and a device of its own.
+class Bench {
+ public:
+  Bench(const CopyGraph& graph, const Arm& arm, const DiscreteDevice::Options& options)
+      : graph_(graph), device_(options) {
+    const std::vector<size_t> order = static_order(graph.nodes, arm.frees);
+    Status status;
+    program_ = program_of_copies(graph, order, arm.has_relations, &status);
+    require(program_ != nullptr, "refused: " + std::string(status.message()));
+    executor_.emplace(program_, arm.options, device_);
+    state_ = executor_->lease();
+    for (size_t i = 0; i < graph.inputs.size(); ++i) inputs_.push_back(graph.inputs[i]);
+  }
+  ~Bench() { executor_->give_back(state_); }
+  Bench(const Bench&) = delete;
+  Bench& operator=(const Bench&) = delete;
+
+  // Of a run that ended well: whether it returned what it must.
+  Status run() {
+    state_->host = {const_cast<CopyGraph*>(&graph_), call_host, nullptr, release_object, nullptr};
+    for (size_t i = 0; i < inputs_.size(); ++i)
+      static_cast<void>(state_->bind_input(i, reinterpret_cast<std::byte*>(inputs_[i].data()),
+                                           nullptr, 0, nullptr));
+    Status status = executor_->run(*state_);
+    for (size_t i = 0; status.is_ok() && i < graph_.outputs.size(); ++i)
+      require(is_output(i), "output " + std::to_string(i) + " is not what the oracle says");
+    state_->drop_outputs();
+    return status;
+  }
+
+  size_t leaked_bytes() {
+    static_cast<void>(state_->trim(0));
+    return device_.arena().statistics().live_bytes;
+  }
+  // The node at this place fails in the next run.
+  Status run_with_fault_at(size_t place, StatusCode code) {
+    const Node node =
+        std::exchange(program_->nodes[place], {injected, static_cast<int32_t>(code), 0, 0, 0});
+    Status status = run();
+    program_->nodes[place] = node;
+    return status;
+  }
+  size_t nodes() const { return program_->nodes.size(); }
+  Disturbance& disturbance() { return device_.disturbance(); }
+
+ private:
+  bool is_output(size_t number) const {
+    const auto slot = static_cast<size_t>(program_->outputs[number].slot);
+    const std::vector<uint64_t>& expected = graph_.outputs[number];
+    return std::memcmp(state_->slots[slot].data, expected.data(),
+                       expected.size() * sizeof(uint64_t)) == 0;
+  }
+
+  const CopyGraph& graph_;
+  DiscreteDevice device_;
+  std::shared_ptr<Program> program_;
+  std::optional<Executor> executor_;
+  RunState* state_ = nullptr;
+  std::vector<std::vector<uint64_t>> inputs_;
+};
+
+StatusCode some_failure(std::mt19937_64& random) {
+  return random() % 2 ? StatusCode::end_of_sequence : StatusCode::kernel_failed;
+}
+
+void check_faults(const CopyGraph& graph, Bench& bench, std::mt19937_64& random, Tally& tally) {
+  const auto check = [&](StatusCode code, const Status& found, const char* where) {
+    require(found.code() == code, std::string("the status injected at ") + where +
+                                      " is lost: " + std::string(found.message()));
+    require(bench.leaked_bytes() == 0, std::string("a run that failed at ") + where + " leaks");
+    const Status next = bench.run();
+    require(next.is_ok(), "the run after a failed one: " + std::string(next.message()));
+    ++tally.faults;
+  };
+  for (int i = 0; i < 3; ++i) {
+    const StatusCode code = some_failure(random);
+    check(code, bench.run_with_fault_at(random() % bench.nodes(), code), "a node");
+  }
+  for (const Moment moment : {Moment::submission, Moment::completion}) {
+    const StatusCode code = some_failure(random);
+    bench.disturbance().inject(moment, static_cast<int64_t>(random() % graph.launches), code);
+    check(code, bench.run(), moment == Moment::submission ? "a submission" : "a completion");
+  }
+}
+
+// 0, or a command that takes as long as several nodes or as a wake-up.
+int64_t some_delay_ns(std::mt19937_64& random) {
+  static constexpr int64_t kDelays[] = {0, 0, 1'000, 20'000};
+  return kDelays[random() % std::size(kDelays)];
+}
+
+// Whether all runs found memory.
+bool check_arm(const CopyGraph& graph, const Arm& arm, const DiscreteDevice::Options& options,
+               bool has_memory, std::mt19937_64& random, Tally& tally) {
+  current_arm = arm.name;
+  Bench bench(graph, arm, options);
+  bool was_ok = true;
+  for (int turn = 0; turn < 2 && was_ok; ++turn, ++tally.runs) {
+    bench.disturbance().set_delay(some_delay_ns(random));
+    const Status status = bench.run();
+    was_ok = status.is_ok();
+    require(was_ok || status.code() == StatusCode::out_of_memory, std::string(status.message()));
+    require(was_ok || !has_memory, "fails where the sequential executor succeeds");
+  }
+  tally.out_of_memory += !was_ok;
+  bench.disturbance().set_delay(0);
+  if (was_ok) check_faults(graph, bench, random, tally);
+  require(bench.leaked_bytes() == 0, "memory is left");
+  return was_ok;
+}
+
+void check_graph(uint64_t seed, bool is_unproven, Tally& tally) {
+  current_seed = seed;
+  alarm(kPatienceSeconds);
+  std::mt19937_64 random(seed + 1);
+  const CopyGraph mixed_graph = random_copy_graph(seed, false);
+  const CopyGraph split_graph = random_copy_graph(seed, true);
+  const auto options_for = [&](const CopyGraph& graph) {
+    DiscreteDevice::Options options;
+    options.arena.capacity_bytes = graph.peak_bytes + random() % 4 * kPage;
+    options.is_checked = random() % 2;
+    return options;
+  };
+  const auto workers = static_cast<int>(2 + random() % 3);
+  const Frees frees = is_unproven    ? Frees::unproven
+                      : random() % 2 ? Frees::early
+                                     : Frees::in_sequence;
+  using enum ExecutorKind;
+  const Arm in_sequence{"sequential", {sequential, 0, 0}, false, Frees::in_sequence};
+  const Arm plain[] = {
+      {"topological", {topological, 0, 0}, false, Frees::in_sequence},
+      {"priority topological", {priority_topological, 0, 0}, false, Frees::in_sequence},
+      {"several workers", {multi_worker, workers, 0}, false, Frees::in_sequence},
+  };
+  const Arm ahead{"several workers, early Frees", {multi_worker, workers, 0}, true, frees};
+  DiscreteDevice::Options options = options_for(mixed_graph);
+  bool has_memory = check_arm(mixed_graph, in_sequence, options, false, random, tally);
+  for (const Arm& arm : plain) {
+    // Another order may need more.
+    const bool is_same_order = arm.options.kind == multi_worker;
+    options.arena.capacity_bytes += is_same_order ? 0 : kPage * mixed_graph.nodes.size();
+    check_arm(mixed_graph, arm, options, has_memory || !is_same_order, random, tally);
+    options.arena.capacity_bytes -= is_same_order ? 0 : kPage * mixed_graph.nodes.size();
+  }
+  options = options_for(split_graph);
+  has_memory = check_arm(split_graph, in_sequence, options, false, random, tally);
+  check_arm(split_graph, ahead, options, has_memory, random, tally);
+  ++tally.graphs;
+  tally.nodes += mixed_graph.nodes.size() + split_graph.nodes.size();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const uint64_t first = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 0;
+  const uint64_t count = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 200;
+  const bool is_unproven = argc > 3 && std::strcmp(argv[3], "unproven") == 0;
+  signal(SIGALRM, [](int) { complain("hangs"); });
+  Tally tally;
+  for (uint64_t seed = first; seed < first + count; ++seed) check_graph(seed, is_unproven, tally);
+  std::printf("%" PRIu64 " graphs, %" PRIu64 " nodes, %" PRIu64 " runs, %" PRIu64
+              " out of memory, %" PRIu64 " faults: all as the oracle says\n",
+              tally.graphs, tally.nodes, tally.runs, tally.out_of_memory, tally.faults);
+  return 0;
+}
