@@ -18,12 +18,11 @@ const KernelType& type_of(const Program& program, size_t node) {
 TopologicalPlan::TopologicalPlan(const Program& program) {
   const size_t nodes = program.nodes.size();
   waits.assign(nodes, 0);
-  switch_of.assign(nodes, -1);
-  watcher_offsets.push_back(0);
   for (size_t node = 0; node < nodes; ++node) {
     const bool is_switch = type_of(program, node).control == Control::branch;
+    followers.push_back({static_cast<uint32_t>(watchers.size()), 0, -1});
     if (is_switch) {
-      switch_of[node] = static_cast<int32_t>(switches.size());
+      followers.back().switch_row = static_cast<int32_t>(switches.size());
       const auto branches = static_cast<size_t>(program.nodes[node].b);
       switches.emplace_back(branches);
     }
@@ -35,7 +34,7 @@ TopologicalPlan::TopologicalPlan(const Program& program) {
       else
         watchers.push_back(watcher);
     }
-    watcher_offsets.push_back(static_cast<uint32_t>(watchers.size()));
+    followers.back().end = static_cast<uint32_t>(watchers.size());
   }
   for (size_t node = 0; node < nodes; ++node) {
     if (type_of(program, node).control == Control::join) waits[node] = std::min(waits[node], 1u);
@@ -46,25 +45,33 @@ TopologicalPlan::TopologicalPlan(const Program& program) {
 ReadyQueue::ReadyQueue(size_t nodes) : ring_(std::bit_ceil(nodes + 1)), mask_(ring_.size() - 1) {}
 
 void ReadyBits::clear() {
-  if (count_ != 0) std::ranges::fill(words_, 0u);  // left by a run that failed
-  first_ = count_ = 0;
+  std::ranges::fill(words_, 0u);  // a run that failed leaves some
+  words_[end_ / 64] = uint64_t{1} << (end_ % 64);
+  first_ = 0;
+}
+
+template <typename Ready>
+std::vector<typename TopologicalWalk<Ready>::Wait> TopologicalWalk<Ready>::waits_of(
+    const TopologicalPlan& plan) {
+  std::vector<Wait> waits;
+  for (const uint32_t count : plan.waits) waits.push_back({count, count});
+  return waits;
 }
 
 template <typename Ready>
 void TopologicalWalk<Ready>::notify(uint32_t node) {
-  if (--waits_[node] != 0) return;
-  waits_[node] = plan_.waits[node];
-  ready_.push(node);
+  const Wait wait = waits_[node];
+  const uint32_t left = wait.left - 1;
+  waits_[node].left = left == 0 ? wait.all : left;
+  ready_.push_if(left == 0, node);
 }
 
 template <typename Ready>
 void TopologicalWalk<Ready>::notify_all(const RunState& state, uint32_t node) {
-  const uint32_t end = plan_.watcher_offsets[node + 1];
-  for (uint32_t i = plan_.watcher_offsets[node]; i < end; ++i) notify(plan_.watchers[i]);
-  const int32_t row = plan_.switch_of[node];
-  if (row < 0) [[likely]]
-    return;
-  notify(plan_.switches[static_cast<size_t>(row)][state.choices[node]]);
+  const TopologicalPlan::Followers& row = plan_.followers[node];
+  for (uint32_t i = row.begin; i < row.end; ++i) notify(plan_.watchers[i]);
+  if (row.switch_row >= 0) [[unlikely]]
+    notify(plan_.switches[static_cast<size_t>(row.switch_row)][state.choices[node]]);
 }
 
 template <typename Ready>
@@ -72,11 +79,10 @@ template <bool kObserved>
 bool TopologicalWalk<Ready>::walk(RunState& state) {
   const std::atomic<int32_t>& terminate = *state.terminate;
   const Node* const nodes = state.program().nodes.data();
-  while (!ready_.is_empty()) {
+  for (uint32_t node; ready_.pop(&node);) {
     // Relaxed: the flag carries no data, and a late look costs one node.
     if (terminate.load(std::memory_order_relaxed)) [[unlikely]]
       return state.fail(StatusCode::cancelled, "the run was cancelled");
-    const uint32_t node = ready_.pop();
     if (run_node<kObserved>(state, nodes[node], node, 0)) [[unlikely]]
       return true;
     notify_all(state, node);
@@ -87,9 +93,9 @@ bool TopologicalWalk<Ready>::walk(RunState& state) {
 template <typename Ready>
 bool TopologicalWalk<Ready>::run(RunState& state) {
   ready_.clear();
-  for (const uint32_t node : plan_.starts) ready_.push(node);
+  for (const uint32_t node : plan_.starts) ready_.push_if(true, node);
   const bool has_failed = state.observer == nullptr ? walk<false>(state) : walk<true>(state);
-  if (has_failed) std::ranges::copy(plan_.waits, waits_.begin());
+  if (has_failed) waits_ = waits_of(plan_);
   return has_failed;
 }
 

@@ -8,6 +8,7 @@
 //   a join (WaitAnyone) becomes ready with every single notification.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -24,11 +25,16 @@ class RunState;
 struct TopologicalPlan {
   explicit TopologicalPlan(const Program& program);
 
-  std::vector<uint32_t> watcher_offsets;  // as Program::watchers, without the pivots of switches
-  std::vector<uint32_t> watchers;
+  // Of a node: its part of watchers, and its row in switches, or -1.
+  struct Followers {
+    uint32_t begin, end;
+    int32_t switch_row;
+  };
+
+  std::vector<Followers> followers;
+  std::vector<uint32_t> watchers;               // as of Program, but for the pivots of switches
   std::vector<uint32_t> waits;                  // notifications that each node waits for
   std::vector<uint32_t> starts;                 // nodes that wait for none
-  std::vector<int32_t> switch_of;               // per node: its row in switches, or -1
   std::vector<std::vector<uint32_t>> switches;  // per switch: its pivots, by branch
 };
 
@@ -36,49 +42,55 @@ struct TopologicalPlan {
 class ReadyQueue {
  public:
   explicit ReadyQueue(size_t nodes);
-  void clear() { head_ = count_ = 0; }
-  bool is_empty() const { return count_ == 0; }
-  void push(uint32_t node) { ring_[(head_ + count_++) & mask_] = node; }
-  uint32_t pop() {
-    const uint32_t node = ring_[head_];
-    head_ = (head_ + 1) & mask_;
-    --count_;
-    return node;
+  void clear() { head_ = tail_ = 0; }
+  void push_if(bool is_ready, uint32_t node) {
+    if (is_ready) ring_[tail_++ & mask_] = node;
+  }
+  // false: there is none.
+  bool pop(uint32_t* node) {
+    if (head_ == tail_) return false;
+    *node = ring_[head_++ & mask_];
+    return true;
   }
 
  private:
   std::vector<uint32_t> ring_;
   const size_t mask_;
-  size_t head_ = 0;
-  size_t count_ = 0;
+  size_t head_ = 0, tail_ = 0;  // how many were taken, and put
 };
 
 // Ready nodes in the static order, as one bit per node. Nearly every edge leads forward in that
 // order, so the first ready node stands close behind the last one: a walk from begin to end looks
-// at each word once, and an edge back (a loop) at those between its ends once more. Invariant: no
-// bit stands before word first_.
+// at each word once, and an edge back (a loop) at those between its ends once more. Invariants: no
+// bit stands before word first_; the bit behind the last node always stands.
 class ReadyBits {
  public:
-  explicit ReadyBits(size_t nodes) : words_(nodes / 64 + 1) {}
-  void clear();
-  bool is_empty() const { return count_ == 0; }
-  void push(uint32_t node) {
-    words_[node / 64] |= uint64_t{1} << (node % 64);
-    first_ = node / 64 < first_ ? node / 64 : first_;
-    ++count_;
+  explicit ReadyBits(size_t nodes) : words_(nodes / 64 + 1), end_(static_cast<uint32_t>(nodes)) {
+    clear();
   }
-  uint32_t pop() {
-    while (words_[first_] == 0) ++first_;
-    const auto bit = static_cast<uint32_t>(std::countr_zero(words_[first_]));
-    words_[first_] &= words_[first_] - 1;
-    --count_;
-    return static_cast<uint32_t>(first_ * 64) + bit;
+  void clear();
+  // Without a branch: in this order it is hard to predict whether a node becomes ready.
+  void push_if(bool is_ready, uint32_t node) {
+    words_[node / 64] |= uint64_t{is_ready} << (node % 64);
+    first_ = std::min(first_, is_ready ? node / 64 : first_);
+  }
+  // false: there is none.
+  bool pop(uint32_t* node) {
+    uint32_t first = first_;
+    uint64_t word = words_[first];
+    while (word == 0) word = words_[++first];
+    first_ = first;
+    *node = first * 64 + static_cast<uint32_t>(std::countr_zero(word));
+    if (*node == end_) [[unlikely]]
+      return false;
+    words_[first] = word & (word - 1);
+    return true;
   }
 
  private:
   std::vector<uint64_t> words_;
-  size_t first_ = 0;
-  size_t count_ = 0;
+  const uint32_t end_;
+  uint32_t first_ = 0;
 };
 
 // What one RunState needs to walk a plan. Ready: ReadyQueue or ReadyBits.
@@ -86,7 +98,7 @@ template <typename Ready>
 class TopologicalWalk final : public Walk {
  public:
   explicit TopologicalWalk(const TopologicalPlan& plan)
-      : plan_(plan), waits_(plan.waits), ready_(plan.waits.size()) {}
+      : plan_(plan), waits_(waits_of(plan)), ready_(plan.waits.size()) {}
 
   // As one execution of the node array: true when a node failed. Either way the next run starts
   // with all counts restored.
@@ -98,8 +110,13 @@ class TopologicalWalk final : public Walk {
   void notify(uint32_t node);
   void notify_all(const RunState& state, uint32_t node);
 
+  struct Wait {
+    uint32_t left, all;  // notifications
+  };
+  static std::vector<Wait> waits_of(const TopologicalPlan& plan);
+
   const TopologicalPlan& plan_;
-  std::vector<uint32_t> waits_;  // now
+  std::vector<Wait> waits_;
   Ready ready_;
 };
 
