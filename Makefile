@@ -14,6 +14,8 @@ BIN := $(VENV)/bin
 PY := $(BIN)/python
 STAMPS := $(VENV)/.stamps
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+FIRST ?= 0
+GRAPHS ?= 100000
 
 export PATH := $(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -36,7 +38,7 @@ extra = $$($(PY) -c 'import sys, tomllib; \
 
 native_sources := $(shell find native CMakeLists.txt -not -path '*/tests/*' \( -name '*.cpp' -o -name '*.h' -o -name CMakeLists.txt \) 2>/dev/null)
 
-.PHONY: help demo test test-python test-native test-slow bench bench-kernels lint format dev sanitize verify clean
+.PHONY: help demo test test-python test-native native-tests test-slow stress bench bench-kernels lint format dev sanitize verify clean
 
 help: ## print this list
 	@echo "Grainline. Targets:"
@@ -54,12 +56,24 @@ test-python: $(STAMPS)/build $(STAMPS)/test ## run the Python tests
 test-slow: $(STAMPS)/build $(STAMPS)/test ## run the tests that take minutes: 300 shapes, the whole ONNX backend suite
 	@$(PY) -m pytest -m slow -s $(PYTEST_ARGS)
 
-test-native: $(STAMPS)/tools ## run the C++ tests
+test-native: native-tests ## run the C++ tests
+	@ctest --test-dir build/native --output-on-failure --timeout 300
+
+native-tests: $(STAMPS)/tools
 	@mkdir -p build
 	@cmake -S . -B build/native -G Ninja -DCMAKE_BUILD_TYPE=Release -DGRAINLINE_TESTS=ON -DGRAINLINE_BIND=OFF >build/native.log \
 	  || { cat build/native.log; exit 1; }
 	@cmake --build build/native -j $(JOBS)
-	@ctest --test-dir build/native --output-on-failure --timeout 300
+
+# A chunk of graphs is a line of the log; what stands there is not done again, unless the program is newer.
+STRESS := build/native/native/tests/stress_liveness
+stress: native-tests ## run GRAPHS=100000 random graphs from seed FIRST=0 on several workers in little memory; goes on where it was stopped
+	@if [ $(STRESS) -nt build/stress.log ]; then rm -f build/stress.log; fi
+	@for first in $$(seq $(FIRST) 5000 $$(($(FIRST) + $(GRAPHS) - 1))); do \
+	  if grep -q "^$$first: " build/stress.log 2>/dev/null; then continue; fi; \
+	  found=$$($(STRESS) $$first 5000) || { echo "$$found"; exit 1; }; \
+	  echo "$$first: $$found" | tee -a build/stress.log; \
+	done
 
 bench: $(STAMPS)/build $(STAMPS)/test $(STAMPS)/bench ## measure against onnxruntime; prints ratios with the noise beside them
 	@for suite in overhead startup idle shapes encoders; do $(PY) benchmarks/$$suite.py; done
