@@ -296,6 +296,13 @@ def test_odd_layouts_work(layout: str, model: Maker) -> None:
     np.testing.assert_array_equal(got, np.maximum(np.asarray(x, np.float32), 0))
 
 
+def test_an_extent_beyond_64_bits_is_unsupported(model: Maker, good: bytes) -> None:
+    node = helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[1, 1], pads=[2**62, 0, 2**62, 0])
+    proto = model([node], {"x": (F32, [1, 1, 4, 4])}, {"y": (F32, None)})
+    with pytest.raises(UnsupportedError, match="64 bits"):
+        grainline.load(proto.SerializeToString())
+
+
 def test_the_result_belongs_to_the_caller(model: Maker) -> None:
     loaded, x = grainline.load(relu_model(model).SerializeToString()), np.ones((2, 4), np.float32)
     first = loaded(x=x)

@@ -126,7 +126,7 @@ class Packed:
 
 
 def pack(graph: ExecuteGraph) -> Packed:
-    """The packed Main container. ValueError/OverflowError say which extent cannot be expressed."""
+    """The packed Main container. ValueError or UnsupportedError says which extent cannot be expressed."""
     return _Packer(graph).pack()
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from grainline.base.dims import Expr, Extent, Op, Sym, symbols
+from grainline.base.errors import UnsupportedError
 from grainline.execgraph.ir import Shape
 
 OPERATIONS = ("dim", "add", "sub", "mul", "floordiv", "mod", "min", "max")
@@ -56,7 +57,7 @@ class ValueTable:
 
     def constant(self, value: int) -> int:
         if not -(1 << 63) <= value < 1 << 63:
-            raise OverflowError(f"the constant extent {value} does not fit 64 bits")
+            raise UnsupportedError("an extent does not fit 64 bits", found=value)
         if value not in self.constants:
             self.constants[value] = self._new(0)
         return self.constants[value]
