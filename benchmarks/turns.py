@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from grainline.tools.arms import exchange
+
 SLICE_SECONDS = 0.02
 LIBRARY_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -57,13 +59,7 @@ class Turns:
         return answers, facts
 
     def _ask(self, arm: str, **request: Any) -> Any:
-        process = self._processes[arm]
-        assert process.stdin is not None and process.stdout is not None
-        process.send_signal(signal.SIGCONT)
-        process.stdin.write(json.dumps(request) + "\n")
-        process.stdin.flush()
-        line = process.stdout.readline()
-        process.send_signal(signal.SIGSTOP)
+        line = exchange(self._processes[arm], request)
         if not line:
             raise SystemExit(f"the process of {arm} ended while it was asked for {request}")
         return json.loads(line)

@@ -28,6 +28,17 @@ SETTLE_S = 0.02
 WARM_CALLS = 3
 
 
+def exchange(process: subprocess.Popen[str], request: dict[str, Any]) -> str:
+    """Wakes a stopped process, sends it a line of JSON, waits for its line and stops it again; "" when it has ended."""
+    assert process.stdin and process.stdout
+    process.send_signal(signal.SIGCONT)
+    process.stdin.write(json.dumps(request) + "\n")
+    process.stdin.flush()
+    line = process.stdout.readline()
+    process.send_signal(signal.SIGSTOP)
+    return line
+
+
 class ArmFailed(GrainlineError):
     """The process of an arm reported an error or ended."""
 
@@ -42,13 +53,7 @@ class Arm:
     turns: list[list[int]] = field(default_factory=list)
 
     def ask(self, **request: Any) -> Any:
-        """Wakes the process, asks, waits for the answer and stops it again."""
-        assert self.process.stdin and self.process.stdout
-        self.process.send_signal(signal.SIGCONT)
-        self.process.stdin.write(json.dumps(request) + "\n")
-        self.process.stdin.flush()
-        line = self.process.stdout.readline()
-        self.process.send_signal(signal.SIGSTOP)
+        line = exchange(self.process, request)
         if not line:
             raise ArmFailed("the process of an arm ended", node=self.name, found=f"exit code {self.process.wait()}")
         answer = json.loads(line)
