@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -85,6 +86,8 @@ class _Lowering:
         self.quads: dict[str, tuple[Place, Place] | None] = {}
         self.objects: dict[str, int] = {}
         self.inside: dict[str, set[str]] = {}
+        #: output of a concat -> where each of its inputs begins along the axis
+        self.parts: dict[str, list[Extent]] = {}
         self.notes: list[str] = [] if around is None else around.notes
         self.output_of: dict[str, str] = {}
         self.slot_shapes: dict[int, Shape | None] = {} if around is None else around.slot_shapes
@@ -347,7 +350,10 @@ class _Lowering:
         home = self._concat_home(node)
         axis = node.attributes["axis"]
         shape = node.inputs[position].shape or ()
-        start = sum(((v.shape or ())[axis] for v in node.inputs[:position]), start=0)
+        if node.output.name not in self.parts:
+            lengths = ((v.shape or ())[axis] for v in node.inputs)
+            self.parts[node.output.name] = list(accumulate(lengths, initial=0))
+        start = self.parts[node.output.name][position]
         starts = tuple(start if a == axis else 0 for a in range(len(shape)))
         layout = lay.slice_(home.layout, starts, (1,) * len(shape), shape)
         assert layout is not None, "a concat's buffer has one stride per axis"
