@@ -6,9 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from grainline.plan.machine import machine_text, shipped_machine
+from grainline.plan.target import host_target
 
 PRELUDE = """
 import json, os, resource, sys, threading, time
@@ -91,6 +96,28 @@ print(json.dumps([len({o.tobytes() for o in outputs}), hashlib.sha256(outputs[0]
         for flag in ("1", "0")
     ]
     assert found[0] == found[1] and found[0][0] == 1
+
+
+def test_launches_know_what_waking_costs_when_no_thread_is_hot(tmp_path: Path) -> None:
+    """The same launch on one thread or on all, by the price of a wake-up; awake threads do not care."""
+    shipped = shipped_machine(host_target())
+    homes = {}
+    for name, price in (("free", 0.0), ("dear", 1e12)):
+        path = tmp_path / f"{name}.json"
+        path.write_text(machine_text(replace(shipped, condvar_paid_ps=price, condvar_delay_ps=price), {}))
+        for flag in ("0", "1"):
+            homes[name, flag] = fresh(
+                """
+wide = np.linspace(-1, 1, 512 * 1024, dtype=np.float32).reshape(512, 1024)
+executor = grainline.load(products(1, 1024)).compiled.executor
+print(json.dumps([r["homes"] for r in executor.run_profiled({"x": wide})[1] if r["kernel"] == "Launch"]))
+""",
+                GRAINLINE_HOT_THREADS=flag,
+                GRAINLINE_MACHINE_FILE=str(path),
+                GRAINLINE_CACHE_DIR=str(tmp_path),
+            )
+    most = host_target().homes
+    assert homes == {("free", "0"): [most], ("free", "1"): [most], ("dear", "1"): [most], ("dear", "0"): [1]}
 
 
 def test_many_models_share_one_pool_and_their_weights() -> None:

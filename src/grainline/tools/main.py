@@ -122,7 +122,7 @@ def trace(
 def measure(
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder of the evidence; an unfinished one resumes.")],
     suite: Annotated[
-        list[str] | None, typer.Option(help="pilot, validation, fixed-grain or held-out; repeatable. Default: pilot.")
+        list[str] | None, typer.Option(help="pilot, validation, fixed-grain, held-out or contradiction; repeatable.")
     ] = None,
     threads: Threads = None,
     seconds: Annotated[float | None, typer.Option(min=0, help="Stop each suite after about this long.")] = None,
