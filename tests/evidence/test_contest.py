@@ -24,7 +24,7 @@ from grainline.evidence.regret import best_of, percentile, regret_of, verdicts
 from grainline.evidence.sides import sides
 from grainline.evidence.suites import CONTRADICTION, HELD_OUT, HELD_OUT_SEED, ROW_NAMES, Case, Suite, held_out_shapes
 from grainline.evidence.tables import markdown
-from grainline.plan.machine import shipped_machine
+from grainline.plan.machine import Machine, shipped_machine
 from grainline.plan.target import host_target
 
 
@@ -218,3 +218,23 @@ def test_waking_from_a_condition_variable_is_priced_and_the_planner_knows_it() -
         chosen = automatic(program, target, machine, is_hot=False)
         assert launch_of(chosen, 2, False, machine).homes == homes
         assert launch_of(chosen, 2, True, machine).homes == 2, "awake threads cost what they did"
+
+
+def rows_for_the_pool(name: str, n: int, machine: Machine) -> int:
+    """From how many rows of `n` on a launch that finds the pool asleep is given to it, by these prices."""
+    for rows in range(1, 2000):
+        chosen = automatic(operators.find(name).program(rows, n), host_target(), machine, is_hot=False)
+        if launch_of(chosen, 2, False, machine).homes > 1:
+            return rows
+    return 2000
+
+
+@pytest.mark.parametrize("start", ["parked", "condvar"])
+def test_dear_vector_math_goes_to_the_pool_sooner_by_one_set_of_prices(start: str) -> None:
+    """What the uncalibrated prior cannot say at any price of waking: between the two groups lie shapes of which the
+    pool gets three operators and the caller three."""
+    machine = shipped_machine(replace(host_target(), cpu="emeraldrapids"))
+    machine = machine.without_hot_threads() if start == "condvar" else machine
+    dear = [rows_for_the_pool(name, 768, machine) for name in ("masked_softmax", "swiglu", "gelu_residual")]
+    cheap = [rows_for_the_pool(name, 768, machine) for name in ("rms_norm", "layer_norm", "rope")]
+    assert max(dear) * 1.25 < min(cheap), f"{dear} and {cheap} rows"

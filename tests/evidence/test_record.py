@@ -11,6 +11,7 @@ import pytest
 from grainline.evidence.audit import audit, audit_captures
 from grainline.evidence.records import read_json
 from grainline.evidence.regret import verdicts
+from grainline.evidence.sides import sides
 from grainline.evidence.suites import find
 from grainline.evidence.summary import summarise
 from grainline.evidence.tables import condition_rows, markdown
@@ -64,3 +65,18 @@ def test_the_page_quotes_the_held_out_records(record: str) -> None:
     page = (ROOT / "docs" / "evidence.md").read_text()
     for row in condition_rows(list(verdicts(report)))[1]:
         assert f"| {' | '.join(row[2:7])} |" in page, f"{row[0]} is not what the page says"
+
+
+def test_every_clear_side_of_the_contradiction_was_chosen_and_the_page_says_so() -> None:
+    report = read_json(ROOT / "evidence" / "records" / "emerald-2-contradiction" / "contradiction.json.gz")
+    assert audit(report) == []
+    page = (ROOT / "docs" / "evidence.md").read_text()
+    regrets = {row[0]: row for row in condition_rows(list(verdicts(report)))[1]}
+    for start in ("parked", "condvar"):
+        found = [one for one in sides(report) if one.start == start]
+        clear = [one for one in found if one.is_clear]
+        counts = [len(found), sum(not one.shared_wins for one in clear), sum(one.shared_wins for one in clear)]
+        counts += [len(found) - len(clear), sum(not one.is_right for one in found)]
+        assert counts[-1] == 0
+        cells = [start, *map(str, counts), *regrets[f"H=2 {start}"][2:7]]
+        assert f"| {' | '.join(cells)} |" in page, f"{start} is not what the page says: {cells}"
