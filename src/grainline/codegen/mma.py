@@ -33,12 +33,7 @@ from grainline.codegen.mma_stream import THREE_ROW_PANELS, Columns, Share, chunk
 from grainline.codegen.mma_strip import rows_function
 from grainline.codegen.mma_text import KernelText, Writer
 from grainline.codegen.mma_tile import TileForm, edge_function, tile_functions
-from grainline.plan.mma import (
-    PANEL,
-    Product,
-    Realisation,
-    scratch_layout,
-)
+from grainline.plan.mma import PANEL, STRIP_ROWS, Product, Realisation, scratch_layout
 from grainline.plan.mma_chain import ChainRealisation
 from grainline.plan.types import Plan
 from grainline.tile.access import LinearAccess, linear_access
@@ -164,6 +159,7 @@ class _Strips:
         parameters += [("i64", f"x{i}") for i in range(len(plan.product.batch))]
         self.w = kernel.internal("strips", parameters, "i32")
         self.batch = {axis: f"%x{i}" for i, axis in enumerate(plan.product.batch)}
+        self.keeps_slots: str | None = None  # Whether the packed rows of all strips stay, as i1; None: never.
 
     def emit(self) -> None:
         w = self.w
@@ -172,10 +168,23 @@ class _Strips:
         places, pack = (self.scratch.packed_a, self.scratch.packed_a_size), "pack_a" if self.plan.packs_a else ""
         self.left = LeftRows(self.rows, self.form.a_row_stride, *places, pack, self.plan.product.b_form != "quads")
         if self.product.offers_columns:
-            w.loop(w.divide("%low", self.strips), self._after_last_range(), 1, self._range)
+            self._ranges()
         else:
             self._groups("%low", "%high", Columns("%b", "0", "%columns", "%columns"))
         w.function.do("ret i32 0")
+
+    def _ranges(self) -> None:
+        """The strips of one column range after the other. If all have a slot, they keep their packed rows in it."""
+        w = self.w
+        first = w.divide("%low", self.strips)
+        if self.left.pack:
+            self.keeps_slots = w.less(self.strips, str(self.plan.strips_together + 1))
+            single = w.less(self._after_last_range(), w.add(first, "2"))
+            before = w.mul(first, self.strips)
+            low, high = (w.choose(single, w.sub(x, before), y) for x, y in (("%low", "0"), ("%high", self.strips)))
+            each = partial(each_strip, w, low, w.choose(self.keeps_slots, high, low))
+            each(lambda strip, _: self.left.fill(w, strip, strip))
+        w.loop(first, self._after_last_range(), 1, self._range)
 
     def _after_last_range(self) -> str:
         w = self.w
@@ -207,8 +216,8 @@ class _Strips:
         """Strips that share the chunks of B."""
         w = self.w
         each = partial(each_strip, w, first, after)
-        each(partial(self.left.fill, w))
-        step = self._chunk_columns(w.sub(after, first), run.count)
+        self._fill(first, after)
+        step = self._chunk_columns(run.count)
         share = shares(w, self.product, run, (first, after, high), step) if self.form.fetches_ahead else None
 
         def chunk(at: str) -> None:
@@ -226,13 +235,20 @@ class _Strips:
         if self.form.to_strip:
             each(lambda strip, slot: self._finish_rows(strip, slot, run.start, run.count))
 
-    def _chunk_columns(self, strips: str, columns: str) -> str:
-        """Columns of a chunk that `strips` strips share."""
+    def _fill(self, first: str, after: str) -> None:
+        """Packs the left rows of a group, unless they lie in their slots."""
+        w = self.w
+        stop = after if self.keeps_slots is None else w.choose(self.keeps_slots, first, after)
+        each_strip(w, first, stop, partial(self.left.fill, w))
+
+    def _chunk_columns(self, columns: str) -> str:
+        """Columns of a chunk that strips share."""
         w = self.w
         panels = chunk_panels(self.product)
-        # A strip of few rows alone takes all columns at once: its tiles read up to six panels together.
+        # A tile of few rows alone takes all columns at once, up to six panels together; tiles that share B take turns.
         wide = str(-(-panels // THREE_ROW_PANELS) * THREE_ROW_PANELS * PANEL)
-        few = w.choose(w.less(strips, "2"), w.larger(columns, "1"), wide)
+        alone = w.less(self.rows.rows, str(STRIP_ROWS + 1))
+        few = w.choose(alone, w.larger(columns, "1"), wide)
         return w.choose(self.rows.has_three(w), few, str(panels * PANEL))
 
     def _multiply(
@@ -243,11 +259,13 @@ class _Strips:
         first, rows = self.rows.at(w, strip)
         ldc = w.extent(self.scratch.strip_row) if self.form.to_strip else "0"
 
+        packed = slot if self.keeps_slots is None else w.choose(self.keeps_slots, strip, slot)
+
         def arguments(start: int) -> str:
-            a = self.left.at(w, first, rows, slot, start)
+            a = self.left.at(w, first, rows, packed, start)
             text = f"ptr %args, ptr {a}, ptr {b[0]}, i64 {b[1]}, i64 {b[2]}, i64 {columns}, i64 {ldc}"
             text += "".join(f", ptr {p}" for p in self._outputs(first, slot, column, start))
-            return text + (share.arguments() if share else "")
+            return text + (share.of_tile(start).arguments() if share else "")
 
         call_tile(w, "", (rows, self.product.strip_rows), arguments)
 

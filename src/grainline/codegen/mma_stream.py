@@ -46,6 +46,10 @@ class Share:
     start: str
     pace: str
 
+    def of_tile(self, start: int) -> Share:
+        """What the tile that begins at row `start` of the strip fetches: the first one everything."""
+        return Share(self.start, "0") if start else self
+
     def arguments(self) -> str:
         return f", ptr {self.start}, i64 {self.pace}"
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from math import gcd
 from typing import TypeVar
 
-from grainline.base.dims import Expr, ceil_div, maximum
+from grainline.base.dims import Expr, ceil_div, floordiv, maximum, minimum
 from grainline.base.dims import product as extent_product
 from grainline.base.dtypes import F32
 from grainline.plan.cost import launch_cost
@@ -282,6 +282,12 @@ class Realisation:
         return maximum(ceil_div(m, 2 * rows) * 2 - maximum(2 - ceil_div(m, rows), 0), 0)
 
     @property
+    def packed_strips(self) -> int | Expr:
+        """Strips of A packed per matrix: once where all have a slot, else once for every range."""
+        spilled = minimum(self.strips, maximum(self.strips - self.strips_together, 0) * self.strips)
+        return self.strips + (self.ranges - 1) * spilled
+
+    @property
     def ranges(self) -> int | Expr:
         """Column ranges of a matrix."""
         return ceil_div(self.product.n.extent, self.range_panels * PANEL) if self.range_panels else 1
@@ -428,7 +434,8 @@ def cost_ps(plan: Realisation, machine: Machine) -> int | Expr:
     """Predicted picoseconds of all blocks on one core.
 
     Multiply-adds of padded columns, the stream of B (a strip waits for it, later strips find it near), packing, the
-    row-wise epilogue, and a fixed price per strip.
+    row-wise epilogue, and a fixed price per strip. Every task pays for the range of a packed B that it begins with; of
+    the others, which may be begun by a task or not, half is counted here.
     """
     product = plan.product
     m, k = product.m.extent, product.k.extent
@@ -436,8 +443,10 @@ def cost_ps(plan: Realisation, machine: Machine) -> int | Expr:
     strips = product.matrices * plan.strips * plan.ranges
     in_bytes = product.b_form == "quads"
     multiply = product.matrices * m * k * padded * fma_ps(machine, in_bytes)
-    stream = product.matrices * k * padded * (1 if in_bytes else 4) * B_BYTE_PS
-    packing = strips * k * product.strip_rows * PACK_PS if plan.packs_a else 0
+    stream = product.matrices * k * padded * 4 * B_BYTE_PS
+    if product.is_packed:
+        stream = floordiv((plan.ranges - 1) * task_ps(plan, machine), 2)
+    packing = product.matrices * plan.packed_strips * k * product.strip_rows * PACK_PS if plan.packs_a else 0
     if plan.packs_b:
         times = product.matrices if plan.form == "batches" else plan.blocks
         packing = packing + times * k * padded * (PACK_PS // 4)
