@@ -26,7 +26,7 @@ from grainline.plan.target import Target
 from grainline.plan.types import LOCAL, MMA, WHOLE, Plan
 from grainline.plan.whole_schedule import schedule_whole
 
-EMITTER_VERSION = 3
+EMITTER_VERSION = 4
 PARAMETERS = [("ptr noalias nocapture readonly", "args"), ("i64", "begin"), ("i64", "end"), ("ptr", "scratch")]
 PLACEHOLDER = "grainline_kernel"
 

@@ -78,12 +78,19 @@ def _contract(w: Writer, size: tuple[DigitStrip, int], rows: int, bases: list[st
     sums = [w.function.splat(start, PANEL) for _ in bases for start in starts]
     unroll = 4 if len(bases) == 1 else 2
     whole = steps // unroll * unroll
+    strides = [str(DIGITS * QUAD), str(LINE_BYTES)] + ([w.mul(share.pace, str(len(bases)))] if share else [])
+    paces = [Reg(w.mul(stride, str(unroll)), I64) for stride in strides]
 
-    def several(at: Reg, carried: Sequence[Reg]) -> list[Reg]:
-        return _steps(w, strip, (rows, bases, share), carried, at, unroll)
+    def several(_at: Reg, carried: Sequence[Reg]) -> list[Reg]:
+        places, sums = carried[: len(strides)], carried[len(strides) :]
+        sums = _steps(w, strip, (rows, bases, share), sums, places, unroll)
+        return [*map(w.function.moved, places, paces), *sums]
 
-    sums = w.function.loop(i64(0), i64(whole), unroll, sums, several)
-    return _steps(w, strip, (rows, bases, share), sums, i64(whole), steps - whole)
+    # An address without an index: processors take a multiplication apart from a load that has one.
+    start = Reg(w.function.raw("ptrtoint ptr %a to i64"), I64)
+    places = [start, *(i64(0) for _ in strides[1:])]
+    sums = w.function.loop(i64(0), i64(whole), unroll, [*places, *sums], several)
+    return _steps(w, strip, (rows, bases, share), sums[len(strides) :], sums[: len(strides)], steps - whole)
 
 
 def _steps(
@@ -91,24 +98,27 @@ def _steps(
     strip: DigitStrip,
     reads: tuple[int, list[str], Share | None],
     sums: Sequence[Reg],
-    at: Reg,
+    places: Sequence[Reg],
     count: int,
 ) -> list[Reg]:
-    """`count` consecutive steps from `at` on, straight-line; `reads` are rows of A, panels of B, lines for later."""
+    """`count` consecutive steps, straight-line; `reads` are rows of A, panels of B, lines for later.
+
+    `places` of the first step: its address in the first row of A, then the bytes before it in a panel of B and in
+    what is fetched.
+    """
     current, (rows, bases, share), f = list(sums), reads, w.function
     if share is not None and count:
-        fetch(w, share, at.text, len(bases), count)
+        fetch(w, share, places[2].text, len(bases), count)
+    a = f.raw(f"inttoptr i64 {places[0].text} to ptr")
     for step in range(count):
         lines = []
         for base in bases:
-            place = f.pointer(byte(w, base, step * LINE_BYTES), at, LINE_BYTES)
+            place = f.pointer(byte(w, base, step * LINE_BYTES), places[1], 1)
             lines.append(f.raw(f"load <{LINE_BYTES} x i8>, ptr {place}, align 1"))
         for row_digit in range(rows * DIGITS):
-            # Base and constant apart: they become the operands of one address, so a digit needs no register.
             row, digit = divmod(row_digit, DIGITS)
-            start = byte(w, "%a", row * strip.row_bytes + (step * DIGITS + digit) * QUAD)
-            place = f.pointer(start, at, DIGITS * QUAD)
-            four = f.splat(load(f, place, I32), PANEL)
+            start = byte(w, a, row * strip.row_bytes + (step * DIGITS + digit) * QUAD)
+            four = f.splat(load(f, start, I32), PANEL)
             digits = f.raw(f"bitcast {four.typed} to <{LINE_BYTES} x i8>")
             for panel, line in enumerate(lines):
                 slot = panel * rows * DIGITS + row_digit

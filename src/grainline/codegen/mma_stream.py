@@ -99,11 +99,12 @@ def group_share(w: Writer, k_extent: int | Expr, column: str) -> Share:
     return Share(w.function.pointer("%ahead", Reg(w.mul(lines, "%pace"), I64), 1), "%pace")
 
 
-def fetch(w: Writer, share: Share, k: str, panels: int, steps: int) -> None:
-    """Fetches what belongs to `steps` steps from k on. Far from the first level: that one holds the rows of A."""
-    # Frozen, the offset is no induction variable: the compiler would weigh every address of the loop against it.
-    offset = w.function.raw(f"freeze i64 {w.mul(w.mul(k, share.pace), str(panels))}")
-    address = w.function.pointer(share.start, Reg(offset, I64), 1)
+def fetch(w: Writer, share: Share, place: str, panels: int, steps: int) -> None:
+    """Fetches what belongs to `steps` steps of k, from byte `place` of a share on.
+
+    Far from the first level: that one holds the rows of A.
+    """
+    address = w.function.pointer(share.start, Reg(place, I64), 1)
     for number in range(panels * steps):
         if number:
             address = w.function.pointer(address, Reg(share.pace, I64), 1)

@@ -134,14 +134,21 @@ def panel_bases(w: Writer, form: TileForm, panels: int, column: str, last: str) 
 
 def _contract(w: Writer, form: TileForm, a_rows: list[str], bases: list[str], share: Share | None) -> list[Reg]:
     """Emits the contraction and returns the accumulators, numbered [panel][row][vector of the panel]."""
-    extent = form.product.k.extent
+    extent, reads = form.product.k.extent, (a_rows, bases, share)
     accumulators = [constant(0.0, F32, w.lanes)] * (len(a_rows) * w.parts * len(bases))
+    strides = _strides(w, form, reads)
 
     def run(start: str, stop: str, unroll: int, initial: list[Reg]) -> list[Reg]:
-        def steps(k: Reg, carried: list[Reg]) -> list[Reg]:
-            return _k_steps(w, form, (a_rows, bases, share), carried, k.text, unroll)
+        # Where the operands are is added up beside k: a step would multiply for each of them.
+        paces = [Reg(w.mul(stride, str(unroll)), I64) for stride in strides]
 
-        return w.function.loop(Reg(start, I64), Reg(stop, I64), unroll, initial, steps)
+        def steps(_k: Reg, carried: list[Reg]) -> list[Reg]:
+            places, sums = carried[: len(strides)], carried[len(strides) :]
+            sums = _k_steps(w, form, reads, sums, [place.text for place in places], unroll)
+            return [*map(w.function.moved, places, paces), *sums]
+
+        first = [Reg(w.mul(start, stride), I64) for stride in strides]
+        return w.function.loop(Reg(start, I64), Reg(stop, I64), unroll, [*first, *initial], steps)[len(strides) :]
 
     # So many FMAs hide the loop; those of one panel of two vectors are over soon.
     unroll = 4 if len(bases) == 1 else 1 if len(accumulators) >= 12 else 2
@@ -149,8 +156,17 @@ def _contract(w: Writer, form: TileForm, a_rows: list[str], bases: list[str], sh
     whole = w.round_down(depth, unroll)
     accumulators = run("0", whole, unroll, accumulators)
     if isinstance(extent, int) and not form.takes_depth:
-        return _k_steps(w, form, (a_rows, bases, share), accumulators, whole, extent % unroll)
+        places = [w.mul(whole, stride) for stride in strides]
+        return _k_steps(w, form, reads, accumulators, places, extent % unroll)
     return run(whole, depth, 1, accumulators)
+
+
+def _strides(w: Writer, form: TileForm, reads: tuple[list[str], list[str], Share | None]) -> list[str]:
+    """How far one k moves on in a row of A and in a panel of B, in floats, and in what is fetched, in bytes."""
+    a_rows, bases, share = reads
+    a_step = str(form.product.strip_rows) if form.packs_a and len(a_rows) > 1 else "1"
+    ahead = [] if share is None else [w.mul(share.pace, str(len(bases)))]
+    return [a_step, form.b_row(), *ahead]
 
 
 def _k_steps(
@@ -158,22 +174,24 @@ def _k_steps(
     form: TileForm,
     reads: tuple[list[str], list[str], Share | None],
     accumulators: Sequence[Reg],
-    k: str,
+    places: list[str],
     count: int,
 ) -> list[Reg]:
-    """`count` consecutive steps of k from `k`, straight-line; `reads` are rows of A, panels of B, lines for later."""
+    """`count` consecutive steps of k, straight-line; `reads` are rows of A, panels of B, lines for later.
+
+    `places` are how far into each of them the first step is, as `_strides` counts.
+    """
     current, (a_rows, bases, share) = list(accumulators), reads
     if count == 0:
         return current
-    rows, b_row = len(a_rows), form.b_row()
-    a_step = form.product.strip_rows if form.packs_a and rows > 1 else 1
-    a_starts = [w.at(row, w.mul(k, str(a_step))) for row in a_rows]
-    b_starts = [w.at(base, w.mul(k, b_row)) for base in bases]
+    a_step, b_row = _strides(w, form, (a_rows, bases, None))
+    a_starts = [w.at(row, places[0]) for row in a_rows]
+    b_starts = [w.at(base, places[1]) for base in bases]
     if share is not None:
-        fetch(w, share, k, len(bases), count)
+        fetch(w, share, places[2], len(bases), count)
     for step in range(count):
         rows_of_b = [w.at(start, w.mul(b_row, str(step))) for start in b_starts]
-        _one_k(w, [w.at(a, str(step * a_step)) for a in a_starts], rows_of_b, current)
+        _one_k(w, [w.at(a, w.mul(a_step, str(step))) for a in a_starts], rows_of_b, current)
     return current
 
 
