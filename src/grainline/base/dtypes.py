@@ -8,9 +8,12 @@ from typing import Any
 import numpy as np
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class DType:
-    """An element type. `size_bytes` is the storage size; `numpy_name` is "" for types NumPy does not have."""
+    """An element type. `size_bytes` is the storage size; `numpy_name` is "" for types NumPy does not have.
+
+    There is one object of each type in a process: equal means identical, copies and pickles too.
+    """
 
     name: str
     size_bytes: int
@@ -21,6 +24,9 @@ class DType:
 
     def __str__(self) -> str:
         return self.name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _by_name, (self.name,)
 
     @property
     def is_float(self) -> bool:
@@ -82,6 +88,10 @@ ALL = (F32, U8, I8, U16, I16, I32, I64, STRING, BOOL, F16, F64, U32, U64, BF16, 
 BY_NAME = {d.name: d for d in (*ALL, *NARROW)}
 BY_ONNX = {d.onnx: d for d in (*ALL, *NARROW)}
 _BY_NUMPY = {d.numpy_name: d for d in (*ALL, *NARROW) if d.numpy_name}
+
+
+def _by_name(name: str) -> DType:
+    return BY_NAME[name]
 
 
 def from_numpy(dtype: np.dtype[Any]) -> DType:

@@ -13,7 +13,9 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from collections.abc import Callable, Sequence
+from ctypes import c_float
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from grainline.base.dtypes import BF16, BOOL, F16, F32, F64, I32, I64, DType
@@ -47,14 +49,17 @@ def vector_type(element: str, lanes: int) -> str:
     return f"<{lanes} x {element}>" if lanes else element
 
 
+@cache
 def llvm_type(dtype: DType, lanes: int) -> str:
     return vector_type(element_type(dtype), lanes)
 
 
+@cache
 def memory_type(dtype: DType, lanes: int) -> str:
     return vector_type("i16" if dtype == BF16 else dtype.llvm, lanes)
 
 
+@cache
 def suffix(dtype: DType, lanes: int) -> str:
     """The mangled type of an overloaded intrinsic: f32, v16f32, v8i64."""
     short = {"float": "f32", "double": "f64", "half": "f16"}.get(element_type(dtype), element_type(dtype))
@@ -73,15 +78,8 @@ def literal(value: Any, dtype: DType) -> str:
         return f"0xH{int(np.float16(value).view(np.uint16)):04X}"
     number = float(value)
     if dtype != F64:
-        number = _round_to_single(number)
+        number = c_float(number).value
     return f"0x{struct.unpack('<Q', struct.pack('<d', number))[0]:016X}"
-
-
-def _round_to_single(number: float) -> float:
-    import numpy as np
-
-    with np.errstate(over="ignore"):
-        return float(np.float32(number))
 
 
 def constant(value: Any, dtype: DType, lanes: int = 0) -> Reg:
