@@ -289,10 +289,11 @@ class FunctionText:
         narrow = Reg(self.raw(f"trunc {few.typed} to i32"), I32)
         return self.compare("icmp slt", self.iota(lanes, I32), self.splat(narrow, lanes))
 
-    def prefetch(self, pointer: str) -> None:
-        """Asks for the line at `pointer`, to be read soon, in the second level of cache. Never faults."""
+    def prefetch(self, pointer: str, is_written: bool = False) -> None:
+        """Asks for the line at `pointer`: in the second level of cache, or in the first to be written. Never faults."""
         self.module.declare("void @llvm.prefetch.p0(ptr, i32, i32, i32)")
-        self.do(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 0, i32 2, i32 1)")
+        use = "i32 1, i32 3" if is_written else "i32 0, i32 2"
+        self.do(f"call void @llvm.prefetch.p0(ptr {pointer}, {use}, i32 1)")
 
     def any(self, mask: Reg) -> Reg:
         """Whether a lane of a bool vector is true, as a scalar."""

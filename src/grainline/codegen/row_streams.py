@@ -4,7 +4,7 @@ While the passes of a program run that read near memory (all but the first), the
 fetched: of the next one, or of the one after it where the first pass of the next runs early and memory is far. Where
 the results of a launch are too large to stay in any cache (STREAMED_BYTES), the last pass writes past the caches: a
 plain store would first read every line that it overwrites. Such stores want whole aligned lines, so that pass begins
-with masked packets up to the first line of the row.
+with masked packets up to the first line of the row. A pass that writes to the caches asks for its lines shortly before.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from grainline.plan.row_schedule import RowPass, RowSchedule
 from grainline.tile.ir import Axis, Operation
 
 LINE_BYTES = 64
+# So far past the packet that is written its lines are asked for: enough for the last level of cache to answer.
+CLAIMED_BYTES = 1024
 # Results of so many bytes, with operands as large beside them, do not stay in the last level of cache.
 STREAMED_BYTES = 12 << 20
 
@@ -38,8 +40,9 @@ class RowStreams:
         self.root = roots[-1] if roots else None
         self.passes = schedule.passes
         self.last = schedule.passes[-1]
+        self.kept_rows = [spill.row for spill in schedule.spills if spill.row is not None]
         self.loads = [o for o in evaluator.program.body if o.op == "load" and self._is_dense(o) and self._moves(o)]
-        self.store = self._streamed_store(schedule)
+        self.store = self._streamed_store()
         self.is_large = self._is_large()
         self.is_small = self._negated(self.is_large)
         self.steps = {id(load): self._step(load, is_led) for load in self.loads}
@@ -64,16 +67,33 @@ class RowStreams:
 
     def fetch_following(self, row_pass: RowPass) -> None:
         """Fetches a pass's share of what the next program loads at the place of the current wide packet."""
-        f, sharing = self.f, max(len(self.passes) - 1, 1)
+        sharing = max(len(self.passes) - 1, 1)
         share = self.passes.index(row_pass) - (len(self.passes) - sharing)
         if share < 0:
             return
         for operation in self.loads:
-            assert operation.view is not None
-            size = operation.view.dtype.size_bytes
-            place = f.pointer(self.ev.address(operation), self.steps[id(operation)], size)
-            for line in range(share * LINE_BYTES, self.lanes * size, sharing * LINE_BYTES):
-                f.prefetch(f.pointer(place, i64(line), 1))
+            for line in self._lines(operation, self.steps[id(operation)], share, sharing):
+                self.f.prefetch(line)
+
+    def claim_results(self, row_pass: RowPass) -> None:
+        """Asks for the lines that this pass writes soon, CLAIMED_BYTES past the current wide packet.
+
+        A store of a line that another level of cache holds would wait for it, and hold up those after it.
+        """
+        first = [spill.row for spill in row_pass.spills if spill.row is not None]
+        for store in (*first, *(o for o in row_pass.stores if not self._is_kept(o))):
+            assert store.view is not None
+            if self._is_dense(store):
+                for line in self._lines(store, i64(CLAIMED_BYTES // store.view.dtype.size_bytes)):
+                    self.f.prefetch(line, is_written=True)
+
+    def _lines(self, operation: Operation, step: Reg, first: int = 0, every: int = 1) -> list[str]:
+        """The lines of the current wide packet, `step` elements on: from number `first` each `every`-th."""
+        assert operation.view is not None
+        size = operation.view.dtype.size_bytes
+        place = self.f.pointer(self.ev.address(operation), step, size)
+        bytes_on = range(first * LINE_BYTES, self.lanes * size, every * LINE_BYTES)
+        return [self.f.pointer(place, i64(line), 1) for line in bytes_on]
 
     def settle(self) -> None:
         """Ends the kernel: stores past the caches become visible before whatever says that the launch is done."""
@@ -92,16 +112,15 @@ class RowStreams:
             return step
         return self.f.select(self.is_large, self.f.add(step, step), step)
 
-    def _streamed_store(self, schedule: RowSchedule) -> Operation | None:
+    def _streamed_store(self) -> Operation | None:
         """The one store of the last pass, unless something about it wants the caches."""
         if self.last.reductions or len(self.last.stores) != 1:
             return None
         store = self.last.stores[0]
         assert store.view is not None
-        is_kept = any(spill.row is store for spill in schedule.spills)
         fills_lines = self.lanes * store.view.dtype.size_bytes % LINE_BYTES == 0
         is_plain = self._is_dense(store) and store.attributes["bounds"] == "assume"
-        return store if is_plain and fills_lines and not is_kept else None
+        return store if is_plain and fills_lines and not self._is_kept(store) else None
 
     def _is_large(self) -> Reg:
         """Whether the launch's results fill STREAMED_BYTES, in memory where an element never crosses a line."""
@@ -116,6 +135,10 @@ class RowStreams:
         is_aligned = f.compare("icmp eq", f.binary("and", Reg(address, I64), i64(size - 1)), i64(0))
         is_much = f.compare("icmp sge", self.ev.arguments.extent(total), i64(STREAMED_BYTES))
         return f.binary("and", is_aligned, is_much)
+
+    def _is_kept(self, store: Operation) -> bool:
+        """Whether passes before the store keep a value in its row."""
+        return any(row is store for row in self.kept_rows)
 
     def _negated(self, condition: Reg) -> Reg:
         if condition.text == "false":

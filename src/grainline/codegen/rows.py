@@ -184,6 +184,8 @@ class RowBody:
         ev.lanes, ev.mask = lanes, mask
         if self.streams is not None and lanes == self.lanes and mask is None:
             self.streams.fetch_following(row_pass)
+            if ev.streamed is None:
+                self.streams.claim_results(row_pass)
         self._load_spills(row_pass)
         kept = [ev.vector(spill.tile) for spill in row_pass.spills]
         for store in row_pass.stores:
