@@ -159,6 +159,6 @@ def test_a_sample_has_every_step_and_fits_the_lanes(step):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(REFERENCE))
 def test_error_over_all_floats(name):
-    """Half an hour to an hour a function."""
+    """Two to five minutes a function."""
     error, at = worst(name, 1)
     assert error <= PROMISED[name], f"{name}({at!r}) is off by {error} ULP"
