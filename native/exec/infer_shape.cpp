@@ -222,17 +222,17 @@ const TableRow* RunState::tabulated(const LaunchRow& launch) const {
 // The variant that the launch's table names, else the one that ends first by its prediction.
 LaunchChoice RunState::choose_variant(const LaunchRow& row, int homes,
                                       const VariantRow** best) const {
-  const VariantRow* variants = &program_->variants[static_cast<size_t>(row.variant_begin)];
+  const VariantRow* candidates = &program_->variants[static_cast<size_t>(row.variant_begin)];
   if (const TableRow* said = tabulated(row)) {
-    *best = variants + (homes > 1 ? said->variant : said->alone);
+    *best = candidates + (homes > 1 ? said->variant : said->alone);
     return tabulated_launch(*said, value((*best)->blocks), homes);
   }
-  *best = variants;
-  LaunchChoice choice = choose(*variants, homes);
+  *best = candidates;
+  LaunchChoice choice = choose(*candidates, homes);
   for (int64_t v = 1; v < row.variant_end - row.variant_begin; ++v) {
-    const LaunchChoice trial = choose(variants[v], homes);
+    const LaunchChoice trial = choose(candidates[v], homes);
     if (trial.time_ps >= choice.time_ps) continue;
-    *best = variants + v;
+    *best = candidates + v;
     choice = trial;
   }
   return choice;
