@@ -221,7 +221,8 @@ class KernelTable:
         return list(unique.values())
 
     def explain(self, compiled: Mapping[str, CompiledKernel]) -> Iterator[str]:
-        """Mapping, reason and realised facts of every kernel, and what was refused."""
+        """Whose prices chose; mapping, reason and realised facts of every kernel, and what was refused."""
+        yield f"prices: {machine_in_use(self.target).origin}"
         for key, result in self.plans.items():
             for chosen, kernel in zip(result.variants, self.kernels[key], strict=True):
                 yield f"{kernel.symbol} ({', '.join(self.names[key])}): {chosen.mapping}: {chosen.reason}"

@@ -10,6 +10,8 @@ import onnx
 import pytest
 from onnx import TensorProto
 
+from grainline.plan.machine import machine_of
+from grainline.plan.target import host_target
 from grainline.tools import planning
 from grainline.tools.main import call
 
@@ -25,6 +27,16 @@ def test_plan_prints_every_candidate_and_the_pick(capsys: pytest.CaptureFixture[
     for line in rows:
         *terms, total = map(float, line.split()[-7:])
         assert sum(terms) == pytest.approx(total, abs=0.05), "the terms are the prediction, up to a launch"
+
+
+def test_plan_says_whose_prices_chose(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    origin = machine_of(host_target()).origin
+    monkeypatch.setenv("GRAINLINE_HOT_THREADS", "0")
+    assert call(["plan", "rms_norm", "64x256", "--threads", "2", "--rows", "1"]) == 0
+    assert f"prices: {origin}" in capsys.readouterr().out
+    monkeypatch.setenv("GRAINLINE_HOT_THREADS", "maybe")
+    assert call(["plan", "rms_norm", "64x256"]) == 2
+    assert "GRAINLINE_HOT_THREADS" in capsys.readouterr().err
 
 
 def test_plan_measures_beside_the_prediction(
@@ -86,6 +98,7 @@ def test_a_kernel_is_chosen_by_the_names_that_explain_prints(
         (["plan", "attention", "1x3x2x4x4x8x8"], "multiple of Hkv"),
         (["plan", "attention", "1x1x1x100000x100000x8x8"], "cannot be planned: .* MiB of scratch"),
         (["plan", "rms_norm", "3x8", "--measure", "--threads", "999"], "threads cannot be timed"),
+        (["plan", "attention", "1x1x1x4x4x8x8", "--measure"], "no candidates to be timed"),
     ],
 )
 def test_wrong_calls(arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ from grainline.base.errors import OptionError
 from grainline.evidence import operators
 from grainline.evidence.contest import Codes, Condition, search_for
 from grainline.plan.cost import typical
-from grainline.plan.machine import machine_of
+from grainline.plan.machine import machine_in_use
 from grainline.plan.target import host_target
 from grainline.plan.types import PlanError, PlanResult, ScoredCandidate
 
@@ -37,12 +37,16 @@ def operator_lines(
     if is_measured and homes > processors:
         raise OptionError("threads cannot be timed", expected=f"at most {processors}, the processors", found=homes)
     start, target = "parked" if is_parked else "hot", host_target()
-    program = operator.program(*dims)
+    program, machine = operator.program(*dims), machine_in_use(target)
     try:
-        result = search_for(program, target, homes, not is_parked, machine_of(target))
+        result = search_for(program, target, homes, not is_parked, machine)
     except PlanError as error:
         raise OptionError(f"{name} cannot be planned: {error}", found=dims) from error
-    yield f"{name} {'x'.join(map(str, dims))}: H={homes}, {start} start, {target.cpu}"
+    if is_measured and not result.candidates:
+        raise OptionError(
+            f"{name} has no candidates to be timed: its launches choose among variants", found="--measure"
+        )
+    yield f"{name} {'x'.join(map(str, dims))}: H={homes}, {start} start, {target.cpu}; prices: {machine.origin}"
     times = None
     if is_measured:
         codes = Codes(program, operator, dims)
