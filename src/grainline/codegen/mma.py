@@ -236,7 +236,9 @@ class _Strips:
             each(lambda strip, slot: self._finish_rows(strip, slot, run.start, run.count))
 
     def _fill(self, first: str, after: str) -> None:
-        """Packs the left rows of a group, unless they lie in their slots."""
+        """Packs the left rows of a group, unless they are read in place or lie in their slots."""
+        if not self.left.pack:
+            return
         w = self.w
         stop = after if self.keeps_slots is None else w.choose(self.keeps_slots, first, after)
         each_strip(w, first, stop, partial(self.left.fill, w))

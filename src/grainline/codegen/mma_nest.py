@@ -154,8 +154,6 @@ class LeftRows:
 
     def fill(self, w: Writer, strip: str, slot: str) -> None:
         """Packs the rows of a strip into its slot."""
-        if not self.pack:
-            return
         first, rows = self.rows.at(w, strip)
 
         def pack() -> list[Reg]:
