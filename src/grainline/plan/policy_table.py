@@ -17,7 +17,6 @@ from itertools import product
 from typing import Protocol
 
 from grainline.base.dims import evaluate
-from grainline.base.dims import product as product_of
 from grainline.plan.policy import CostCoefficients, ExecutionCostPolicy, ExecutionTarget, count_work
 from grainline.plan.search import (
     CLEARLY,
@@ -25,6 +24,7 @@ from grainline.plan.search import (
     MOST_VARIANTS,
     check_coefficients,
     pick,
+    programs_of,
     scored,
     task_grains,
     typical_extents,
@@ -139,7 +139,7 @@ def _keep_clearly_cheaper(kept: list[Form], candidates: Sequence[ScoredCandidate
 def points_of(program: TileProgram, axes: Sequence[tuple[str, tuple[int, ...]]]) -> Iterator[dict[str, int]]:
     """The extents of every row. Where programs would be too many, the largest extents are halved until they are not."""
     names, steps = [name for name, _ in axes], [extents for _, extents in axes]
-    programs = product_of(axis.extent for axis in program.roots)
+    programs = programs_of(program)
     for point in product(*steps):
         extents = dict(zip(names, point, strict=True))
         while evaluate(programs, extents) > MAX_PROGRAMS:
@@ -149,7 +149,7 @@ def points_of(program: TileProgram, axes: Sequence[tuple[str, tuple[int, ...]]])
 
 
 def _has_programs(program: TileProgram, extents: Table[str, int]) -> bool:
-    return evaluate(product_of(axis.extent for axis in program.roots), extents) > 0
+    return evaluate(programs_of(program), extents) > 0
 
 
 def _row(

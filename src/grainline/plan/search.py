@@ -209,7 +209,7 @@ def typical_extents(program: TileProgram, extents: Table[str, int] | None) -> di
     axes += [o.axis.extent for o in program.operations() if o.axis is not None]
     axes += [value for view in program.views for value in (*view.shape, *view.strides)]
     names = {name for extent in axes for name in symbols(extent)}
-    programs = _programs(program)
+    programs = programs_of(program)
     typical = TYPICAL_EXTENT
     while True:
         values = {name: known.get(name, typical) for name in sorted(names)}
@@ -220,7 +220,7 @@ def typical_extents(program: TileProgram, extents: Table[str, int] | None) -> di
 
 def launch_counts(program: TileProgram, mapping: Mapping, block_size: int, extents: Table[str, int]) -> tuple[int, int]:
     """(packets, blocks) of a launch. Blocks of whole programs do not cross the lane axis."""
-    programs = evaluate(_programs(program), extents)
+    programs = evaluate(programs_of(program), extents)
     if mapping.is_local or mapping.lane_axis is None:
         return programs, ceil_div(programs, max(block_size // mapping.width, 1))
     lane = evaluate(mapping.lane_axis.extent, extents)
@@ -229,7 +229,8 @@ def launch_counts(program: TileProgram, mapping: Mapping, block_size: int, exten
 
 
 @kept_with_first
-def _programs(program: TileProgram) -> int | Expr:
+def programs_of(program: TileProgram) -> int | Expr:
+    """How many programs a launch has."""
     return product(axis.extent for axis in program.roots)
 
 
@@ -244,7 +245,7 @@ def _points(
 ) -> Iterator[tuple[Candidate, int, int]]:
     """(candidate, packets, blocks) of one mapping."""
     lanes = mapping.width if mapping.is_local else 1
-    dispatch = evaluate(_programs(program), extents) * lanes
+    dispatch = evaluate(programs_of(program), extents) * lanes
     for width in widths:
         packets, blocks = launch_counts(program, mapping, width, extents)
         for grain in task_grains(blocks, target, options):
@@ -273,7 +274,7 @@ def _ordered(
 
 
 def _check_programs(program: TileProgram, extents: Table[str, int]) -> None:
-    programs = evaluate(_programs(program), extents)
+    programs = evaluate(programs_of(program), extents)
     if programs > MAX_PROGRAMS:
         raise PlanError(f"tile program {program.name!r}: expected at most {MAX_PROGRAMS} programs, found {programs}")
 
