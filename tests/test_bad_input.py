@@ -121,10 +121,10 @@ def test_an_unknown_operator_or_domain_is_named(domain: str, model: Maker, good:
 
 
 def test_an_operator_of_another_engine_is_unsupported_and_says_what_to_do(model: Maker, good: bytes) -> None:
-    node = helper.make_node("Attention", ["x"], ["y"], name="fused", domain="com.microsoft")
+    node = helper.make_node("PackedAttention", ["x"], ["y"], name="fused", domain="com.microsoft")
     proto = model([node], {"x": (F32, [2])}, {"y": (F32, [2])})
     proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
-    with pytest.raises(UnsupportedError, match=r"com\.microsoft::Attention.*fused.*Export") as caught:
+    with pytest.raises(UnsupportedError, match=r"com\.microsoft::PackedAttention.*fused.*Export") as caught:
         grainline.load(proto.SerializeToString())
     assert caught.value.remedy
 

@@ -165,3 +165,30 @@ def test_the_decoder_block_compiles_and_equals_onnxruntime():
         feeds = {"hidden": rng.standard_normal((batch, length, 128)).astype(np.float32)}
         for got, want in zip(model.run(feeds), peer.run(None, feeds), strict=True):
             np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("optimiser", ["session", "transformers"])
+def test_a_model_that_onnxruntime_optimised_compiles_as_well_as_before(encoder_fp32, optimiser, tmp_path):
+    """What its optimisers fuse into operators of com.microsoft is no more launches here, and nothing for the host."""
+    import onnxruntime
+
+    path = str(tmp_path / "optimised.onnx")
+    if optimiser == "session":
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+        options.optimized_model_filepath = path
+        options.log_severity_level = 4
+        onnxruntime.InferenceSession(encoder_fp32, options, providers=["CPUExecutionProvider"])
+    else:
+        from onnxruntime.transformers.optimizer import optimize_model
+
+        optimize_model(encoder_fp32, "bert", num_heads=12, hidden_size=384, opt_level=0).save_model_to_file(path)
+    explanation = grainline.load(path).explain()
+    assert "host " not in explanation
+    assert explanation.count("<-") <= grainline.load(encoder_fp32).explain().count("<-")
+    ours, peer = grainline.InferenceSession(path), _peer(path)
+    types = {info.name: info.type for info in ours.get_inputs()}
+    feeds = _feeds(types, 3, 40, np.random.default_rng(SEED))
+    feeds = {name: array.astype(np.int32 if "int32" in types[name] else np.int64) for name, array in feeds.items()}
+    for got, want in zip(ours.run(None, feeds), peer.run(None, feeds), strict=True):
+        np.testing.assert_allclose(got, want, 1e-4, 2e-5)

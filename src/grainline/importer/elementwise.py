@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -11,7 +12,8 @@ from grainline.base.dtypes import ALL, BF16, BOOL, F32, F64, I64, U64, DType
 from grainline.base.errors import ModelError
 from grainline.graph.ir import Value
 from grainline.importer.builder import Builder, Decline
-from grainline.importer.call import Call, axis_of, only
+from grainline.importer.call import FLOAT, Call, axis_of, only
+from grainline.importer.proto import messages
 
 Rule = Callable[[Builder, Call], list[Value | None]]
 
@@ -19,6 +21,8 @@ Rule = Callable[[Builder, Call], list[Value | None]]
 FLOATS = (F32, F64)
 INTEGERS = tuple(dtype for dtype in ALL if dtype.is_integer)
 NUMBERS = (*FLOATS, *INTEGERS)
+#: the opset whose activations take their numbers as attributes
+ACTIVATION_OPSET = 6
 GREATEST_BF16 = (2.0 - 2.0**-7) * 2.0**127
 
 
@@ -266,6 +270,24 @@ def shrink(b: Builder, call: Call, x: Value) -> Value:
     bias, lambd = call.real("bias", 0.0), call.real("lambd", 0.5)
     high = b.where(b.with_scalar("gt", x, lambd), b.with_scalar("sub", x, bias), b.literal(0.0, x.dtype))
     return b.where(b.with_scalar("lt", x, -lambd), b.with_scalar("add", x, bias), high)
+
+
+def activated(b: Builder, call: Call, x: Value, parameters: dict[str, float]) -> Value:
+    """The activation that a fused operator names in its attribute, as the operator of that name was in opset 6."""
+    name = call.text("activation", "")
+    rows = TABLE.get(("", name))
+    if not name:
+        return x
+    if rows is None or rows[0][0] > ACTIVATION_OPSET:
+        raise Decline(f"its activation {name!r} is not supported")
+    made = messages().AttributeProto
+    attributes = {key: made(name=key, type=FLOAT, f=number) for key, number in parameters.items()}
+    inner = replace(
+        call, op_type=name, domain="", version=ACTIVATION_OPSET, inputs=(x,), attributes=attributes,
+    )  # fmt: skip
+    (result,) = rows[0][1](b, inner)
+    assert result is not None, f"{name} gives a result"
+    return result
 
 
 #: (domain, operator) -> rows of (first opset, rule); a row holds until the next one begins

@@ -219,7 +219,7 @@ def _attempt_contents(b: Builder, call: Call) -> list[Value | None] | None:
 
 def _flow(frame: Frame, call: Call) -> list[Value | None]:
     """If, Loop and Scan with sub-graphs that are compiled too."""
-    schema = host.schema_of(call)
+    schema = host.schema_of(call, "control flow is not compiled")
     host.check_call(call, schema)
 
     def subgraph(attribute: str, formals: Sequence[Formal]) -> tuple[Graph, list[Value]]:
@@ -232,7 +232,7 @@ def _flow(frame: Frame, call: Call) -> list[Value | None]:
 
 def _host(frame: Frame, call: Call, reason: str) -> list[Value | None]:
     b = frame.builder
-    schema = host.schema_of(call)
+    schema = host.schema_of(call, reason)
     host.check_call(call, schema)
     subgraphs: dict[str, Graph] = {}
     captures: dict[str, tuple[int, ...]] = {}

@@ -24,7 +24,12 @@ MIXED = frozenset(
     "Pow BatchNormalization DequantizeLinear SimplifiedLayerNormalization RMSNormalization LayerNormalization".split()
 )
 #: the input that gives the result its type, where it is not the first
-TYPED_BY = {"DequantizeLinear": 1, "SimplifiedLayerNormalization": 1, "RMSNormalization": 1}
+TYPED_BY = {
+    "DequantizeLinear": 1,
+    "EmbedLayerNormalization": 2,
+    "RMSNormalization": 1,
+    "SimplifiedLayerNormalization": 1,
+}
 #: statistics that stay f32 (stash_type)
 WIDE_RESULTS: dict[str, tuple[int, ...]] = {
     "LayerNormalization": (1, 2),

@@ -19,7 +19,7 @@ from grainline.importer.proto import messages
 from grainline.importer.spatial import closed_shape
 from grainline.importer.types import element_type, shape_from, type_proto
 
-#: operators of our own that onnx has no schema for
+#: extensions that run on the host where they are not compiled; onnx has no schema for them
 MICROSOFT = frozenset(
     "Gelu FastGelu BiasGelu QuickGelu SimplifiedLayerNormalization SkipLayerNormalization "
     "SkipSimplifiedLayerNormalization FusedMatMul".split()
@@ -34,8 +34,9 @@ TARGET_SHAPE_INPUT = {"Reshape": 1, "ConstantOfShape": 0}
 WITH_SUBGRAPHS = frozenset("If Loop Scan SequenceMap".split())
 
 
-def schema_of(call: Call) -> Any | None:
-    """The operator's schema; None for our own extensions; ModelError when nobody knows the operator."""
+def schema_of(call: Call, reason: str) -> Any | None:
+    """The operator's schema; None for extensions that run on the host; UnsupportedError, with the reason why it is not
+    compiled, for others; ModelError when nobody knows the operator."""
     import onnx.defs
 
     if call.domain == "com.microsoft" and call.op_type in MICROSOFT:
@@ -48,7 +49,7 @@ def schema_of(call: Call) -> Any | None:
         name = f"{call.domain or 'ai.onnx'}::{call.op_type}"
         if call.domain not in STANDARD_DOMAINS:
             raise UnsupportedError(
-                f"the operator {name} belongs to another engine and is not supported",
+                f"the operator {name} belongs to another engine and is not supported: {reason}",
                 node=call.label,
                 remedy="Export the model again without that engine's own operators and optimisations.",
             ) from error

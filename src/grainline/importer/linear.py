@@ -1,4 +1,4 @@
-"""Matrix products: MatMul with NumPy's rules for rank 1, Gemm as transpose, matmul, scale and add."""
+"""Matrix products: MatMul with NumPy's rules for rank 1, Gemm as transpose, matmul, scale and add; fused forms."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from grainline.base.errors import ModelError
 from grainline.graph.ir import Value
 from grainline.importer.builder import Builder
 from grainline.importer.call import Call, only
+from grainline.importer.elementwise import activated
 
 Rule = Callable[[Builder, Call], list[Value | None]]
 
@@ -22,7 +23,31 @@ def product_of(b: Builder, left: Value, right: Value) -> Value:
 
 
 def matmul(b: Builder, call: Call) -> list[Value | None]:
-    left, right = call.input(0), call.input(1)
+    return [_matmul(b, call, call.input(0), call.input(1))]
+
+
+def fused_matmul(b: Builder, call: Call) -> list[Value | None]:
+    """alpha * A' * B': each operand with its last two axes swapped, or stored with the rows before the batch."""
+    left, right = (
+        _oriented(
+            b, call.input(index), bool(call.integer(f"transBatch{name}", 0)), bool(call.integer(f"trans{name}", 0))
+        )
+        for index, name in enumerate("AB")
+    )
+    return [_scaled(b, _matmul(b, call, left, right), call.real("alpha", 1.0))]
+
+
+def _oriented(b: Builder, x: Value, is_batch_inside: bool, is_transposed: bool) -> Value:
+    rank = b.rank(x)
+    order = list(range(rank))
+    if is_batch_inside and rank >= 2:
+        order = [*order[1:-1], 0, order[-1]]
+    if is_transposed and rank >= 2:
+        order[-2:] = reversed(order[-2:])
+    return b.transpose(x, order)
+
+
+def _matmul(b: Builder, call: Call, left: Value, right: Value) -> Value:
     only(left, F32)
     only(right, F32)
     left_rank, right_rank = b.rank(left), b.rank(right)
@@ -38,7 +63,7 @@ def matmul(b: Builder, call: Call) -> list[Value | None]:
         del shape[-1]
     if left_rank == 1:
         del shape[-1 if right_rank == 1 else -2]
-    return [b.reshape(product, shape)]
+    return b.reshape(product, shape)
 
 
 def gemm(b: Builder, call: Call) -> list[Value | None]:
@@ -64,6 +89,13 @@ def gemm(b: Builder, call: Call) -> list[Value | None]:
     return [total]
 
 
+def fused_gemm(b: Builder, call: Call) -> list[Value | None]:
+    """Gemm and the activation that its attributes name."""
+    names = {"alpha": "activation_alpha", "beta": "activation_beta"}
+    parameters = {name: call.real(given) for name, given in names.items() if call.has(given)}
+    return [activated(b, call, value, parameters) for value in gemm(b, call) if value is not None]
+
+
 def _scaled(b: Builder, x: Value, factor: float) -> Value:
     return x if factor == 1.0 else b.with_scalar("mul", x, factor)
 
@@ -72,4 +104,6 @@ def _scaled(b: Builder, x: Value, factor: float) -> Value:
 TABLE: dict[tuple[str, str], list[tuple[int, Rule]]] = {
     ("", "MatMul"): [(1, matmul)],
     ("", "Gemm"): [(1, gemm)],
+    ("com.microsoft", "FusedMatMul"): [(1, fused_matmul)],
+    ("com.microsoft", "FusedGemm"): [(1, fused_gemm)],
 }

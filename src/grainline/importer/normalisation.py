@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from grainline.base.dtypes import F32, F64
+from grainline.base.dtypes import F32, F64, I32, I64
 from grainline.base.errors import ModelError
 from grainline.graph.ir import Value
 from grainline.importer.builder import Builder, Decline
@@ -27,9 +27,12 @@ def _softmax_axes(b: Builder, call: Call, x: Value) -> tuple[int, ...]:
 def softmax(b: Builder, call: Call) -> list[Value | None]:
     x = call.input(0)
     only(x, F32, F64)
-    axes = _softmax_axes(b, call, x)
+    return [softmax_over(b, x, _softmax_axes(b, call, x))]
+
+
+def softmax_over(b: Builder, x: Value, axes: tuple[int, ...]) -> Value:
     raised = b.unary("exp", b.binary("sub", x, b.reduce("max", x, axes)))
-    return [b.binary("mul", raised, b.unary("reciprocal", b.reduce("sum", raised, axes)))]
+    return b.binary("mul", raised, b.unary("reciprocal", b.reduce("sum", raised, axes)))
 
 
 def log_softmax(b: Builder, call: Call) -> list[Value | None]:
@@ -111,6 +114,36 @@ def skip_layer_normalization(b: Builder, call: Call) -> list[Value | None]:
     if simple and call.wants(1):
         raise Decline("the mean output of SkipSimplifiedLayerNormalization has no meaning")
     return [result, mean, inverse, total][: len(call.outputs)]
+
+
+def embed_layer_normalization(b: Builder, call: Call) -> list[Value | None]:
+    """LayerNormalization of words + positions + segments; output 1 counts the ones of the mask, output 2 is the sum."""
+    ids, words, table = call.input(0), call.input(2), call.input(3)
+    segments, gamma, beta = call.optional(4), call.input(5), call.input(6)
+    mask, positions = call.optional(7), call.optional(8)
+    _only_float(words, table, segments, gamma, beta)
+    if b.rank(ids) != 2:
+        raise ModelError("EmbedLayerNormalization needs batches of sequences", node=call.label, found=b.shape(ids))
+    batch, length = b.shape(ids)
+    if positions is None:
+        positions = b.emit("iota", (), I32, (1, length), start=0, step=1, axis=1)
+    total = b.binary("add", _embedded(b, words, ids), _embedded(b, table, positions))
+    if segments is not None:
+        total = b.binary("add", total, _embedded(b, segments, call.input(1)))
+    _, centred, inverse = _centred(b, total, (2,), call.real("epsilon", 1e-12))
+    result = b.binary("add", b.binary("mul", b.binary("mul", centred, inverse), gamma), beta)
+    count = b.expand(b.literal(0, I32), (batch,))
+    if mask is not None and call.wants(1):
+        only(mask, I32)
+        ones = b.cast(b.binary("eq", mask, b.literal(1, I32)), I32)
+        count = b.reshape(b.reduce("sum", ones, (1,)), (batch,))
+    return [result, count, total][: len(call.outputs)]
+
+
+def _embedded(b: Builder, table: Value, ids: Value) -> Value:
+    """The rows of table: f32[L, D] that ids: i32[B, S] names, f32[B, S, D]"""
+    only(ids, I32, I64)
+    return b.emit("gather", (table, ids), table.dtype, (*b.shape(ids), b.shape(table)[1]), axis=0)
 
 
 def _only_float(*values: Value | None) -> None:
@@ -201,6 +234,7 @@ TABLE: dict[tuple[str, str], list[tuple[int, Rule]]] = {
     ("com.microsoft", "SimplifiedLayerNormalization"): [(1, rms_normalization)],
     ("com.microsoft", "SkipLayerNormalization"): [(1, skip_layer_normalization)],
     ("com.microsoft", "SkipSimplifiedLayerNormalization"): [(1, skip_layer_normalization)],
+    ("com.microsoft", "EmbedLayerNormalization"): [(1, embed_layer_normalization)],
     ("", "BatchNormalization"): [(1, batch_normalization)],
     ("", "InstanceNormalization"): [(1, instance_normalization)],
     ("", "GroupNormalization"): [(18, group_normalization)],
