@@ -83,7 +83,7 @@ def test_bits_do_not_depend_on_how_blocks_are_cut(kernel, mapping):
 @pytest.mark.parametrize("mapping", ["local", "whole"])
 def test_output_may_be_the_input_memory(kernel, mapping):
     program = kernel(symbol("M"), symbol("N"))
-    compiled = Compiled(program, PlannerOptions(mapping=mapping))
+    compiled = Compiled(program, PlannerOptions(mapping=mapping, may_alias=True))
     env = {"M": 9, "N": 66}
     data = arguments(program, env)
     apart = check(program, data, env, compiled=compiled)
@@ -134,7 +134,7 @@ def test_a_first_pass_leads_where_it_writes_nothing_and_memory_is_not_shared():
     program = rows.softmax(symbol("M"), symbol("N"))
     for options, leads in (
         (PlannerOptions(mapping="local"), True),
-        (PlannerOptions(mapping="local", aliasing="any"), False),  # what one program stores another one may load
+        (PlannerOptions(mapping="local", may_alias=True), False),  # what one program stores another one may load
         (PlannerOptions(mapping="local", fuse_load_reduction=False), False),  # the first pass keeps a row
     ):
         assert row_schedule(program, options).has_lead(options.switches) == leads, options

@@ -158,7 +158,7 @@ def _emit_rows(plan: Plan, f: FunctionText, ev: Evaluator, schedule: RowSchedule
 
 def _emit_whole(plan: Plan, f: FunctionText, ev: Evaluator) -> None:
     mapping, lane_axis = plan.mapping, plan.mapping.lane_axis
-    body = WholeBody(ev, schedule_whole(plan.program, plan.switches.aliasing), "%scratch")
+    body = WholeBody(ev, schedule_whole(plan.program, plan.switches.may_alias), "%scratch")
     first, last = Reg("%begin", I64), Reg("%end", I64)
     if lane_axis is None:
         for_each(f, first, last, [], lambda _digits: body.packet())

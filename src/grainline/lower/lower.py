@@ -5,7 +5,9 @@ Each group of `fuse` becomes one launch, a host call, or copies. This file decid
 * a graph output is produced directly in the returned array;
 * a value whose only reader is a concat is produced inside the concat's buffer;
 * a value that is read only through one transpose is stored in that order, if rows stay contiguous;
-* views are addressing, never nodes; where no addressing exists (`Unaddressable`) the value is copied once, densely.
+* views are addressing, never nodes; where no addressing exists (`Unaddressable`) the value is copied once, densely;
+* what a launch writes is memory of its own: it reads nothing from there, and its results do not overlap. Kernels are
+  planned on that (`PlannerOptions.may_alias`).
 
 `Backend` is what lowering needs from planning and code generation; `pipeline.py` supplies it.
 """
@@ -475,6 +477,8 @@ class _Lowering:
             )
             for a in built.arguments
         ]
+        read = {view.slot for view in views if view.access == "read"}
+        assert all(view.slot not in read for view in views if view.access == "write"), f"{label} reads what it writes"
         self.builder.launch(key, variants, views, (), label, table)
         ops = " ".join(n.op for n in group.nodes)
         space = ", ".join(str(d) for d in group.space)

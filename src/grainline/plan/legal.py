@@ -31,10 +31,10 @@ def legal_mappings(
     width, unroll = packet_shape(program, target, options)
     mappings: list[Mapping] = []
     refusals: list[Refusal] = []
-    reason = _first_reason(WHOLE_RULES, program, dataflow(program), options.aliasing)
+    reason = _first_reason(WHOLE_RULES, program, dataflow(program), options.may_alias)
     if reason is None:
         mapping = Mapping(WHOLE, None, width, unroll)
-        schedule = schedule_whole(program, options.aliasing)
+        schedule = schedule_whole(program, options.may_alias)
         reason = over_budget(schedule.bytes_per_lane * width)
         is_flat = not schedule.arrays and len(schedule.segments) == 1
         mapping = mapping if is_flat else replace(mapping, unroll=1)
@@ -43,7 +43,7 @@ def legal_mappings(
         mappings += [replace(mapping, lane_axis=axis) for axis in lanes]
     else:
         refusals.append(Refusal(WHOLE, reason))
-    reason = refuse_local(program, options.aliasing)
+    reason = refuse_local(program, options.may_alias)
     if reason is None:
         reason = over_budget(row_workspace(program, tile_axes(program)[0], options.switches).bytes)
     if reason is None:
@@ -75,7 +75,7 @@ def packet_shape(program: TileProgram, target: Target, options: PlannerOptions) 
 # ---- whole programs ----
 
 
-def views_are_strided(program: TileProgram, flow: Dataflow, aliasing: str) -> str | None:
+def views_are_strided(program: TileProgram, flow: Dataflow, may_alias: bool) -> str | None:
     for view in program.views:
         if view.layout != "strided":
             return f"the view {view.name!r} has layout {view.layout}"
@@ -85,27 +85,27 @@ def views_are_strided(program: TileProgram, flow: Dataflow, aliasing: str) -> st
 # ---- one program per packet: each rule is a form that the distribution over lanes does not realise ----
 
 
-def lanes_may_be_chosen(program: TileProgram, flow: Dataflow, aliasing: str) -> str | None:
+def lanes_may_be_chosen(program: TileProgram, flow: Dataflow, may_alias: bool) -> str | None:
     return None if program.scope == "automatic" else f"the program asks for the execution scope {program.scope!r}"
 
 
-def one_tile_axis(program: TileProgram, flow: Dataflow, aliasing: str) -> str | None:
+def one_tile_axis(program: TileProgram, flow: Dataflow, may_alias: bool) -> str | None:
     axes = tile_axes(program)
     return None if len(axes) == 1 else f"it has {len(axes)} tile axes, a packet's lanes run along exactly one"
 
 
-def local_operations_only(program: TileProgram, flow: Dataflow, aliasing: str) -> str | None:
+def local_operations_only(program: TileProgram, flow: Dataflow, may_alias: bool) -> str | None:
     found = next((o.op for o in flow.operations if o.op in NOT_LOCAL), None)
     return None if found is None else f"it contains {NOT_LOCAL[found]}"
 
 
-def extracts_preserve_owners(program: TileProgram, flow: Dataflow, aliasing: str) -> str | None:
+def extracts_preserve_owners(program: TileProgram, flow: Dataflow, may_alias: bool) -> str | None:
     if all(is_owner_preserving(o) for o in flow.operations if o.op == "extract"):
         return None
     return "it extracts elements that other lanes own"
 
 
-def reductions_are_closed(program: TileProgram, flow: Dataflow, aliasing: str) -> str | None:
+def reductions_are_closed(program: TileProgram, flow: Dataflow, may_alias: bool) -> str | None:
     for operation in flow.operations:
         if operation.op != "reduce":
             continue
@@ -116,27 +116,27 @@ def reductions_are_closed(program: TileProgram, flow: Dataflow, aliasing: str) -
     return None
 
 
-def no_load_after_store(program: TileProgram, flow: Dataflow, aliasing: str) -> str | None:
+def no_load_after_store(program: TileProgram, flow: Dataflow, may_alias: bool) -> str | None:
     stored: list[str] = []
     for operation in flow.operations:
         if operation.view is None:
             continue
-        if operation.op == "load" and (operation.view.name in stored or (stored and aliasing == "any")):
+        if operation.op == "load" and (operation.view.name in stored or (stored and may_alias)):
             return f"it loads from {operation.view.name!r} after storing to it, or to memory that it may share"
         if operation.op == "store":
             stored.append(operation.view.name)
     return None
 
 
-def stores_commute(program: TileProgram, flow: Dataflow, aliasing: str) -> str | None:
+def stores_commute(program: TileProgram, flow: Dataflow, may_alias: bool) -> str | None:
     """The stores of a packet happen element by element, each in the pass that knows its value."""
     for one, two in combinations([o for o in flow.operations if o.op == "store"], 2):
-        if not commute(one, two, aliasing, program.bound_axes):
+        if not commute(one, two, may_alias, program.bound_axes):
             return f"the stores to {one.view.name!r} and {two.view.name!r} may write the same element"
     return None
 
 
-Rule = Callable[[TileProgram, Dataflow, str], "str | None"]
+Rule = Callable[[TileProgram, Dataflow, bool], "str | None"]
 WHOLE_RULES: tuple[Rule, ...] = (views_are_strided,)
 LOCAL_RULES: tuple[Rule, ...] = (
     lanes_may_be_chosen,
@@ -150,10 +150,10 @@ LOCAL_RULES: tuple[Rule, ...] = (
 )
 
 
-def refuse_local(program: TileProgram, aliasing: str = "in_place") -> str | None:
+def refuse_local(program: TileProgram, may_alias: bool = False) -> str | None:
     """Why a packet cannot run one instance of the program; None when it can."""
-    return _first_reason(LOCAL_RULES, program, dataflow(program), aliasing)
+    return _first_reason(LOCAL_RULES, program, dataflow(program), may_alias)
 
 
-def _first_reason(rules: tuple[Rule, ...], program: TileProgram, flow: Dataflow, aliasing: str) -> str | None:
-    return next((reason for rule in rules if (reason := rule(program, flow, aliasing))), None)
+def _first_reason(rules: tuple[Rule, ...], program: TileProgram, flow: Dataflow, may_alias: bool) -> str | None:
+    return next((reason for rule in rules if (reason := rule(program, flow, may_alias))), None)

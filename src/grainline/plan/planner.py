@@ -36,6 +36,7 @@ from grainline.tile.ir import TileProgram
 from grainline.tile.passes import simplify
 
 SHOWN_CANDIDATES = 4
+READS_WHILE_IT_WRITES = "the memory of a product's result may be that of its operands, which it reads while it writes"
 SAMPLE_EXTENTS = (1, 8, 2048)
 # Powers of four of a packet, up to 4096 elements: finer steps differ by less than they cost to search.
 PACKETS_PER_BLOCK = (1, 4, 16, 64, 256)
@@ -59,6 +60,8 @@ def plan(
     """
     check_packet_width(options.packet_width or target.packet_width)
     if any(o.op == "mma" for o in program.operations()) and options.mapping != WHOLE:
+        if options.may_alias and not options.mapping:
+            return _without_products(program, target, options, extents, execution, machine, READS_WHILE_IT_WRITES)
         from grainline.plan.mma_chain import plan_products
 
         try:
@@ -215,7 +218,7 @@ def _blocks(program: TileProgram, mapping: Mapping, block: int) -> int | Expr:
 def _scratch(program: TileProgram, mapping: Mapping, switches: Switches) -> int | Expr:
     """Private arrays of a packet, or one slot of 8-byte elements, padded, per spilled row value."""
     if mapping.kind == WHOLE:
-        return schedule_whole(program, switches.aliasing).bytes_per_lane * mapping.lanes
+        return schedule_whole(program, switches.may_alias).bytes_per_lane * mapping.lanes
     assert mapping.lane_axis is not None
     return row_workspace(program, mapping.lane_axis, switches).bytes
 

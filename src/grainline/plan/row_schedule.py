@@ -6,9 +6,8 @@ recomputed when cheap, else *spilled*: written by the first pass that computes i
 that is legal, otherwise into scratch.
 
 Legality of a row as spill place: the store has the value's type, is dense along n and unguarded, is the view's only
-store, comes no earlier than the last read, and no later pass loads the same elements (an in-place caller may have
-given the input's memory as output). A load is a snapshot: a view that the program loads and stores under different
-indices is copied to scratch before the first store.
+store, comes no earlier than the last read, and no later pass loads what it holds. A load is a snapshot: a view that the
+program loads and stores under different indices is copied to scratch before the first store.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class RowSchedule:
         """
         first = self.passes[0]
         is_alone = bool(first.reductions) and not (first.stores or first.spills)
-        return len(self.passes) > 1 and is_alone and switches.aliasing != "any"
+        return len(self.passes) > 1 and is_alone and not switches.may_alias
 
 
 @kept_with_first
@@ -140,7 +139,7 @@ class _Scheduler:
         return found
 
     def _clobbers(self, load: Operation, store: Operation, together: bool) -> bool:
-        return clobbers(load, store, self.switches.aliasing, together, self.bound)
+        return clobbers(load, store, self.switches.may_alias, together, self.bound)
 
     def _roots(self, p: int, store_pass: dict[int, int]) -> list[Tile]:
         effects = [o for o in self.reductions if self._level_of(o) == p]
@@ -220,7 +219,7 @@ class _Scheduler:
     def _free_row(
         self, tile: Tile, p: int, last_read: int, store_pass: dict[int, int], needed: list[set[int]], taken: set[int]
     ) -> Operation | None:
-        if tile in self.snapshots or self.switches.aliasing == "any":
+        if tile in self.snapshots or self.switches.may_alias:
             return None
         for store in self.row_stores:
             if id(store) in taken or store_pass[id(store)] < last_read or not self._is_dense(store, tile):

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class Switches:
-    """aliasing                   see `tile.access.clobbers`
+    """may_alias                  see `tile.access.clobbers`
     fuse_load_reduction        a row is reduced while it is loaded; else it is loaded into a private row first
     fuse_expression_reduction  an expression is reduced while it is evaluated; else it is kept in a private row first
     keeps_rows                 dear rows are kept between passes; else every pass computes them again (streaming)
     """
 
-    aliasing: str = "in_place"
+    may_alias: bool = False
     fuse_load_reduction: bool = True
     fuse_expression_reduction: bool = True
     keeps_rows: bool = True

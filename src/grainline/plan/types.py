@@ -35,8 +35,8 @@ class PlannerOptions:
     same_bits              choose among mappings of one numeric signature only
     mapping                forces a mapping by name
     packet_width           W, the lanes of a packet
-    aliasing               what is known of the memory of different views, see `tile.access.clobbers`: "in_place" is
-                           what the engine's own reuse of memory does, "any" is safe for whatever a caller passes
+    may_alias              safe for views that share memory in any way; else what is written is memory of its own, as
+                           in every launch of the engine (`lower`)
     math                   the tier of vector functions: "default" or "accurate"
     """
 
@@ -54,12 +54,12 @@ class PlannerOptions:
     same_bits: bool = True
     mapping: str = ""
     packet_width: int = 0
-    aliasing: str = "in_place"
+    may_alias: bool = False
     math: str = "default"
 
     @property
     def switches(self) -> Switches:
-        return Switches(self.aliasing, self.fuse_load_reduction, self.fuse_expression_reduction)
+        return Switches(self.may_alias, self.fuse_load_reduction, self.fuse_expression_reduction)
 
     @staticmethod
     def origin() -> PlannerOptions:

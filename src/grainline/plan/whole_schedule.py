@@ -67,9 +67,9 @@ class WholeSchedule:
 
 
 @kept_with_first
-def schedule_whole(program: TileProgram, aliasing: str = "in_place") -> WholeSchedule:
-    """The segments and private arrays of a program; `aliasing` as in `tile.access.clobbers`."""
-    return _Scheduler(program, aliasing).run()
+def schedule_whole(program: TileProgram, may_alias: bool = False) -> WholeSchedule:
+    """The segments and private arrays of a program; `may_alias` as in `tile.access.clobbers`."""
+    return _Scheduler(program, may_alias).run()
 
 
 @dataclass(eq=False, slots=True)
@@ -95,9 +95,9 @@ class _Visit(NamedTuple):
 
 
 class _Scheduler:
-    def __init__(self, program: TileProgram, aliasing: str) -> None:
+    def __init__(self, program: TileProgram, may_alias: bool) -> None:
         self.program = program
-        self.aliasing = aliasing
+        self.may_alias = may_alias
         self.flow = dataflow(program)
         self.bound = program.bound_axes
         self.drafts: list[_Draft] = []
@@ -136,7 +136,7 @@ class _Scheduler:
                 current.operations.append(operation)
         for draft in drafts:
             stores = [o for o in draft.operations if o.op == "store"]
-            draft.groups = store_groups(stores, self.bound, self.aliasing)
+            draft.groups = store_groups(stores, self.bound, self.may_alias)
         return drafts
 
     def _draft(self, depth: tuple[Operation, ...]) -> _Draft:
@@ -144,9 +144,9 @@ class _Scheduler:
         return self.drafts[-1]
 
     def _reads_back(self, load: Operation, draft: _Draft) -> bool:
-        """Whether a load reads what the segment has stored. Views that share memory in place read as if apart."""
+        """Whether a load may read what the segment has stored."""
         stores = [o for o in draft.operations if o.op == "store"]
-        return any(s.view == load.view or self.aliasing == "any" for s in stores)
+        return any(s.view == load.view or self.may_alias for s in stores)
 
     def _segment(self, draft: _Draft) -> Segment:
         values = tuple(o for o in draft.operations if o.result is not None and self._is_value(o.result))
@@ -232,7 +232,7 @@ class _Scheduler:
                 repeats = bool(entered) and entered[0] in draft.depth
                 together = here and not repeats  # the second iteration loads after the stores of the first
                 if (here or is_before or repeats) and any(
-                    clobbers(load, s, self.aliasing, together, self.bound) for s in group
+                    clobbers(load, s, self.may_alias, together, self.bound) for s in group
                 ):
                     return True
         return False

@@ -1,7 +1,8 @@
 """`IOBinding`: inputs and outputs that are fixed before a run, with onnxruntime's calls.
 
-A bound output buffer receives the result in place. A result of another shape or type than the bound buffer is an error
-that leaves the buffer as it was.
+A bound buffer receives a copy of the result, which a run computes in memory of its own: so a buffer may overlap inputs
+and other buffers. Buffers are filled in the order of binding. A result of another shape or type than the bound buffer
+is an error that leaves every buffer as it was.
 """
 
 from __future__ import annotations

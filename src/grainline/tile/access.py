@@ -48,34 +48,15 @@ def same_elements(a: Operation, b: Operation) -> bool:
     return same and one.offset == two.offset and not one.dynamic and not two.dynamic
 
 
-def may_overlap(load: Operation, store: Operation) -> bool:
-    """Whether a store may change the elements of a load of the same instance.
-
-    True for one view; for two views when a caller may have given them the same memory in place: elements of equal size
-    that vary over the same axes (the steps may be spelled differently and still be equal at run time).
-    """
-    assert load.view is not None and store.view is not None
-    if load.view == store.view:
-        return True
-    if load.view.dtype.size_bytes != store.view.dtype.size_bytes:
-        return False
-    one, two = linear_access(load), linear_access(store)
-    moving = [{axis for axis, c in form.coefficients.items() if not is_zero(c)} for form in (one, two)]
-    return moving[0] == moving[1] and not one.dynamic and not two.dynamic
-
-
-def clobbers(load: Operation, store: Operation, aliasing: str, together: bool, bound: Collection[Axis]) -> bool:
+def clobbers(load: Operation, store: Operation, may_alias: bool, together: bool, bound: Collection[Axis]) -> bool:
     """Whether a store of the same instance may change elements that a load has to find unchanged.
 
-    `together` says that both happen element by element in one loop nest, the load of an element first. `aliasing` says
-    what is known of the memory of different views: "none" is shared, it is shared "in_place" (equal addresses for equal
-    elements, see `may_overlap`), or "any" overlap is possible.
+    `together` says that both happen element by element in one loop nest, the load of an element first. `may_alias`:
+    different views may share memory, in any way.
     """
     if load.view == store.view:
         return not (together and same_elements(load, store)) and not are_disjoint(load, store, bound)
-    if aliasing == "in_place":
-        return not together and may_overlap(load, store)
-    return aliasing == "any"
+    return may_alias
 
 
 def is_zero(value: int | Expr) -> bool:
@@ -132,29 +113,29 @@ def effect_axes(operation: Operation, bound: Collection[Axis]) -> tuple[Axis, ..
     return tuple(axis for axis in found if axis not in bound)
 
 
-def store_groups(stores: Sequence[Operation], bound: Collection[Axis], aliasing: str) -> list[list[Operation]]:
+def store_groups(stores: Sequence[Operation], bound: Collection[Axis], may_alias: bool) -> list[list[Operation]]:
     """Those of `stores` that share one loop nest, in an order that is allowed when no load lies between them.
 
     Stores that commute and run over the same tile axes form one group, scalar stores last. Where two do not commute,
     the program's order stays: only neighbours form a group, and only where the order of each element stays too.
     """
     axes = [frozenset(effect_axes(o, bound)) for o in stores]
-    if all(commute(a, b, aliasing, bound) for a, b in combinations(stores, 2)):
+    if all(commute(a, b, may_alias, bound) for a, b in combinations(stores, 2)):
         order = sorted(dict.fromkeys(axes), key=lambda found: not found)
         return [[o for o, found in zip(stores, axes, strict=True) if found == wanted] for wanted in order]
     groups: list[list[Operation]] = []
     for position, operation in enumerate(stores):
         is_near = position > 0 and axes[position] == axes[position - 1]
-        if is_near and all(commute(o, operation, aliasing, bound) or _same_place(o, operation) for o in groups[-1]):
+        if is_near and all(commute(o, operation, may_alias, bound) or _same_place(o, operation) for o in groups[-1]):
             groups[-1].append(operation)
         else:
             groups.append([operation])
     return groups
 
 
-def commute(a: Operation, b: Operation, aliasing: str, bound: Collection[Axis]) -> bool:
-    """Whether two stores of one instance never write the same element. (In place is between a load and a store.)"""
-    return are_disjoint(a, b, bound) if a.view == b.view else aliasing != "any"
+def commute(a: Operation, b: Operation, may_alias: bool, bound: Collection[Axis]) -> bool:
+    """Whether two stores of one instance never write the same element."""
+    return are_disjoint(a, b, bound) if a.view == b.view else not may_alias
 
 
 def _same_place(a: Operation, b: Operation) -> bool:
