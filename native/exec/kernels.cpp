@@ -120,7 +120,7 @@ bool free_memory_hold_addr(RunState& state, const Node& node) {
 
 // Chooses the branch: a bool (true is branch 0), or an index; one beyond the branches is the last.
 bool switch_notify(RunState& state, const Node& node) {
-  state.await_device();
+  state.await_contents(node.a);
   const std::byte* data = slot_of(state, node.a).data;
   int64_t chosen = 0;
   if (node.c)
@@ -137,14 +137,16 @@ bool switch_turn(RunState& state, const Node& node) {
   const TurnRow& row = state.program().turns[static_cast<size_t>(node.a)];
   const int64_t turn = state.value(row.turn);
   bool goes_on = turn < state.value(row.limit);
-  if (row.trips >= 0 || row.condition >= 0) state.await_device();
   if (row.trips >= 0) {
+    state.await_contents(row.trips);
     int64_t trips = 0;
     std::memcpy(&trips, slot_of(state, row.trips).data, sizeof trips);
     goes_on = goes_on && turn < trips;
   }
-  if (row.condition >= 0)
+  if (row.condition >= 0) {
+    state.await_contents(row.condition);
     goes_on = goes_on && *reinterpret_cast<const uint8_t*>(slot_of(state, row.condition).data) != 0;
+  }
   state.choose(node, goes_on ? 0 : 1);
   return state.charge(0);
 }

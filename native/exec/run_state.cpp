@@ -184,6 +184,12 @@ void RunState::await_device() {
   static_cast<void>(looked_at.synchronize());
 }
 
+void RunState::await_contents(int64_t slot) {
+  const SlotRow& row = program_->slots[static_cast<size_t>(slot)];
+  const auto kind = static_cast<SlotKind>(row.kind);
+  if (!row.is_on_host && (kind == SlotKind::memory || kind == SlotKind::output)) await_device();
+}
+
 void RunState::log_commands(CommandLog* log) {
   if (streams) return streams->log_commands(log);
   stream->log_commands(log, 0);

@@ -98,6 +98,8 @@ class RunState {
   // For who looks at memory in the middle of a run: waits until what was submitted is done. What
   // failed is reported by the end of the run.
   void await_device();
+  // For a switch, which reads the slot: does so where the device may be writing it still.
+  void await_contents(int64_t slot);
   // Counters of the run that ended at now_ns; gives memory back after a spike.
   void settle_memory(int64_t now_ns);
   // Gives idle memory back, but for kept_bytes of the device's; returns the bytes.

@@ -75,7 +75,7 @@ def compile_graph(
         graph = run_passes(imported, after=show_graph)
     is_discrete = options.device_name == "discrete"
     with step("lower, plan and emit"):
-        lowered = lower(graph, kernels.backend(), calls_flow=is_discrete)
+        lowered = lower(graph, kernels.backend())
     with step("compile"):
         compiled = compile_kernels(kernels.emitted(), store)
     with step("tidy"):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -13,13 +15,16 @@ pytest.importorskip("grainline._native", reason="the native core is not built")
 from grainline.base.dims import symbol
 from grainline.base.dtypes import BOOL, I64
 from grainline.base.errors import EndOfSequence, KernelError
-from grainline.execgraph.builder import GraphBuilder
+from grainline.execgraph.builder import GraphBuilder, Result
 from grainline.execgraph.flow import Loop, Switch
 from grainline.execgraph.interp import interpret
 from grainline.execgraph.ir import ExecuteGraph, View
 from grainline.execgraph.text import parse, print_graph
 from grainline.execgraph.verify import verify
+from grainline.runtime.device import Device
+from grainline.runtime.executor import ModelExecutor
 from tests.execgraph.toy import CALLABLES, variant
+from tests.runtime.test_discrete import loaded as loaded_on_discrete
 from tests.runtime.test_executors import loaded
 
 N, M, T = symbol("N"), symbol("M"), symbol("T")
@@ -86,6 +91,53 @@ def doubling(collects: bool = True) -> ExecuteGraph:
     return builder.finish()
 
 
+def computed_bounds() -> ExecuteGraph:
+    """y = x; while 5 - turn != 0, at most 4k times: y = 5 (3y + x) + (y + 1). Trip count and condition are launches' work.
+    Then r = 2 (4k != 0 ? 3x + y : [N, 0, 0]), which a host call reads."""
+    builder = GraphBuilder("computed bounds")
+    x, k = builder.input("x", I64, (3,)), builder.input("k", I64, ())
+    zero = builder.weight("zero", I64, (1,), lambda: np.zeros(1, np.int64))
+    trips, flag = builder.memory(I64, (), 8, "trips"), builder.memory(BOOL, (), 1, "flag")
+    mix(builder, k, k, trips, 1, "trips")
+    builder.copy(k, flag, 1)
+    carried = builder.empty_slot("memory", I64, (3,), "carried")
+    condition = builder.empty_slot("memory", BOOL, (), "condition")
+    first, true = builder.memory(I64, (3,), 24, "first"), builder.memory(BOOL, (), 1, "true")
+    builder.copy(x, first, 24)
+    builder.copy(builder.weight("one", BOOL, (), lambda: np.array(True)), true, 1)
+    builder.move(first, carried)
+    builder.move(true, condition)
+    loop = Loop(builder, (T,), (builder.pass_extents(None, 0, (0,)),), "count")
+    with loop.body(T, trips=trips, condition=condition):
+        (seen,) = builder.host_call("Add", lambda y: (y + 1,), [carried], [Result(I64, (3,), "seen")])
+        longer, left = builder.memory(I64, (3,), 24, "next"), builder.memory(I64, (1,), 8, "left")
+        mix(builder, carried, x, longer, 3, "next")
+        builder.launch("update", [variant("update", 3)], [View(longer, 0, "readwrite"), View(seen)], [3], "update")
+        number, goes_on = builder.memory(I64, (1,), 8, "number"), builder.memory(BOOL, (), 1, "goes_on")
+        builder.extents_tensor(number, [5 - T])
+        mix(builder, zero, number, left, 1, "left")
+        builder.copy(left, goes_on, 1)
+        builder.move(goes_on, condition)
+        builder.move(longer, carried)
+        loop.pass_on(0, (T + 1,))
+    loop.leave((), ())
+    builder.copy(carried, builder.model_output("y", I64, (3,)), 24)
+    chosen = builder.empty_slot("memory", I64, (3,), "chosen")
+    switch = Switch(builder, flag, 2, "choose")
+    with switch.branch():
+        own = builder.memory(I64, (3,), 24, "own")
+        mix(builder, x, carried, own, 3, "then")
+        builder.move(own, chosen)
+    with switch.branch():
+        other = builder.memory(I64, (3,), 24, "other")
+        builder.extents_tensor(other, [7, 0, 0])
+        builder.move(other, chosen)
+    switch.join((), ())
+    result = builder.host_call("Mul", lambda a: (2 * a,), [chosen], [Result(I64, (3,), "r")])[0]
+    builder.object_output("r", I64, result)
+    return builder.finish()
+
+
 def check(graph: ExecuteGraph, feeds: dict[str, Any], expected: list[Any]) -> None:
     assert verify(graph) == []
     assert parse(print_graph(graph)) == replace(graph, guards=(), limits=())
@@ -97,6 +149,27 @@ def check(graph: ExecuteGraph, feeds: dict[str, Any], expected: list[Any]) -> No
             for found, wanted in zip(executor.run(feeds), expected, strict=True):
                 np.testing.assert_array_equal(found, wanted, err_msg=str(options))
         assert executor.statistics()["states"] == 1
+    check_on_discrete(graph, feeds, expected)
+
+
+def check_on_discrete(graph: ExecuteGraph, feeds: dict[str, Any], expected: list[Any]) -> None:
+    """Memory is touched where it lies, whoever walks the graph; at the end the device is as it was."""
+    for options in KINDS:
+        device = Device("discrete", is_checked=True)
+        is_multi_worker = options["executor"] == "multi-worker"
+        executor = loaded_on_discrete(graph, device, **options)
+        assert verify(executor.graph) == [] and bool(is_multi_worker) == any(
+            node.kernel == "LaunchH2DCopy" for node in executor.graph.main
+        )
+        for found, wanted in zip(interpret(executor.graph, feeds, CALLABLES, device="discrete"), expected, strict=True):
+            np.testing.assert_array_equal(found, wanted)
+        at_rest = device.statistics()["live_bytes"]
+        for delay in (0, 0, 0.0002):
+            device.set_delay(delay)
+            for found, wanted in zip(executor.run(feeds), expected, strict=True):
+                np.testing.assert_array_equal(found, wanted, err_msg=str(options))
+            executor.trim()
+            assert device.statistics()["live_bytes"] == at_rest, "a run keeps memory of the device"
 
 
 def test_one_branch_runs_and_its_extents_are_those_of_the_result() -> None:
@@ -121,20 +194,71 @@ def test_a_carried_shape_changes_with_every_turn(trips: int) -> None:
     check(doubling(), {"x": x, "trips": np.array(trips)}, [np.tile(x, 2**turns), np.ones(turns, int)])
 
 
+@pytest.mark.parametrize("k", [0, 1, 2])
+def test_launches_compute_what_a_switch_reads(k: int) -> None:
+    """The trip count ends the loop for k = 1, the condition for k = 2."""
+    x = np.array([1, -2, 3])
+    y = x
+    for _ in range(min(4 * k, 6)):
+        y = 5 * (3 * y + x) + (y + 1)
+    check(computed_bounds(), {"x": x, "k": np.array(k)}, [y, 2 * (3 * x + y) if k else np.array([14, 0, 0])])
+
+
+def test_switches_on_the_device_cost_a_copy_per_turn_and_no_more() -> None:
+    """A trip count comes home once, a condition and what a host call reads once per turn, an input goes there once."""
+    executor = loaded_on_discrete(computed_bounds(), executor="sequential")
+    _, events = executor.run_logged({"x": np.arange(3), "k": np.array(2)})
+    kernels = {number: kernel for number, (_, kernel, _) in enumerate(executor._native.nodes())}
+    ran = Counter(kernels[node] for _, node, _, kind in events if kind == "node_ended")
+    turns, by_call, once = 6, 1, ("trips", "first condition", "flag", "chosen")
+    assert ran["CopyD2H"] == turns * (1 + by_call) + len(once)
+
+
+@pytest.mark.parametrize("moment", ["submission", "completion"])
+@pytest.mark.parametrize("options", KINDS, ids=str)
+def test_a_fault_of_any_command_of_any_turn_ends_the_run_and_the_next_is_right(
+    options: dict[str, Any], moment: str
+) -> None:
+    device, feeds = Device("discrete", is_checked=True), {"x": np.arange(3), "k": np.array(1)}
+    executor = loaded_on_discrete(computed_bounds(), device, **options)
+    expected = executor.run(feeds)
+    executor.trim()
+    at_rest = device.statistics()["live_bytes"]
+    for after in count():
+        device.inject(moment, after=after)
+        try:
+            executor.run(feeds)
+            break  # the run has no more commands
+        except KernelError as problem:
+            assert "injected" in str(problem)
+        executor.trim()
+        assert device.statistics()["live_bytes"] == at_rest, f"command {after} leaks"
+        for found, wanted in zip(executor.run(feeds), expected, strict=True):
+            np.testing.assert_array_equal(found, wanted, err_msg=f"behind a fault of command {after}")
+    assert after > 4 * 6, "every turn submits several commands"
+
+
 @pytest.mark.parametrize("options", KINDS, ids=str)
 def test_a_fault_at_any_node_of_a_body_ends_the_run_and_the_next_is_right(options: dict[str, Any]) -> None:
     """In the first turn or a later one; nothing of the turns before stays behind."""
-    executor = loaded(doubling(), **options)
-    x = np.arange(1, 4)
-    feeds = {"x": x, "trips": np.array(3)}
-    expected = executor.run(feeds)
-    for number, (_, kernel, _) in enumerate(executor._native.nodes()):
+    for executor, feeds in (
+        (loaded(doubling(), **options), {"x": np.arange(1, 4), "trips": np.array(3)}),
+        (loaded_on_discrete(doubling(), **options), {"x": np.arange(1, 4), "trips": np.array(3)}),
+        (loaded_on_discrete(computed_bounds(), **options), {"x": np.arange(3), "k": np.array(2)}),
+    ):
+        check_faults(executor, feeds)
+
+
+def check_faults(executor: ModelExecutor, feeds: dict[str, Any]) -> None:
+    expected, events = executor.run_logged(feeds)
+    kernels = [kernel for _, kernel, _ in executor._native.nodes()]
+    for number in sorted({node for _, node, _, _ in events}):
         executor._native.override_node_for_test(number, ("kernel_failed", "end_of_sequence")[number % 2])
         with pytest.raises((KernelError, EndOfSequence)[number % 2]):
             executor.run(feeds)
         executor._native.override_node_for_test(number, "")
         for found, wanted in zip(executor.run(feeds), expected, strict=True):
-            np.testing.assert_array_equal(found, wanted, err_msg=f"behind a fault of {kernel}")
+            np.testing.assert_array_equal(found, wanted, err_msg=f"behind a fault of {kernels[number]}")
     executor.trim()
     assert executor.statistics()["held_bytes"] == 0, "a failed run keeps blocks"
 

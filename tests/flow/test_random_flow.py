@@ -33,8 +33,8 @@ def check(seed: int, feeds_per_model: int = 4) -> None:
     settings = onnxruntime.SessionOptions()
     settings.log_severity_level, settings.intra_op_num_threads = 4, 1
     peer = onnxruntime.InferenceSession(data, settings, providers=["CPUExecutionProvider"])
-    discrete = grainline.load(data, cache=False, threads=1, device="discrete")
-    models = [grainline.load(data, cache=False, threads=1, **options) for options in KINDS]
+    settled = [{**options, "device": grainline.Device("discrete", is_checked=True)} for options in KINDS[1:]]
+    models = [grainline.load(data, cache=False, threads=1, **options) for options in (*KINDS, *settled)]
     for number in range(feeds_per_model):
         feeds = built.feeds(number)
         where = f"seed {seed}, feeds {number}"
@@ -42,11 +42,25 @@ def check(seed: int, feeds_per_model: int = 4) -> None:
         for ours, meaning, theirs in zip(first, interp.run(graph, feeds), peer.run(None, feeds), strict=True):
             np.testing.assert_allclose(ours, meaning, 2e-4, 2e-5, err_msg=f"{where}: the interpreter")
             np.testing.assert_allclose(ours, theirs, 2e-4, 2e-5, err_msg=f"{where}: onnxruntime")
-        for ours, other in zip(first, discrete.run(feeds), strict=True):
-            np.testing.assert_allclose(ours, other, 2e-4, 2e-5, err_msg=f"{where}: the discrete device")
-        for options, model in zip(KINDS[1:], models[1:], strict=True):
+        for options, model in zip((*KINDS[1:], *settled), models[1:], strict=True):
             for ours, other in zip(first, model.run(feeds), strict=True):
                 assert ours.tobytes() == other.tobytes(), f"{where}: {options} gives other bits"
+    check_rest(where, [(model, options["device"]) for model, options in zip(models[-len(settled) :], settled)], feeds)
+
+
+def check_rest(where: str, models: list[tuple[Any, Any]], feeds: dict[str, Any]) -> None:
+    """Between runs a device holds the weights and nothing else, whether the last run ended well or not."""
+    for model, device in models:
+        model.trim()
+        at_rest = device.statistics()["live_bytes"]
+        for moment, after in (("completion", 0), ("submission", 2), ("completion", 7), ("submission", 11)):
+            device.inject(moment, after=after)
+            with pytest.raises(grainline.KernelError, match="injected"):
+                for _ in range(after + 1):  # a short run has fewer commands
+                    model.run(feeds)
+            model.run(feeds)
+            model.trim()
+            assert device.statistics()["live_bytes"] == at_rest, f"{where}: memory stays behind a {moment}"
 
 
 @pytest.mark.parametrize("seed", range(SEED, SEED + 12))

@@ -15,7 +15,7 @@ pytest.importorskip("grainline._native", reason="the native core is not built")
 
 import grainline
 from grainline.base.dtypes import I64
-from grainline.base.errors import EndOfSequence, KernelError, OptionError, OutOfMemory, UnsupportedError
+from grainline.base.errors import EndOfSequence, KernelError, OptionError, OutOfMemory
 from grainline.base.knobs import Options
 from grainline.execgraph.argument_block import ArgumentBlock
 from grainline.execgraph.builder import GraphBuilder
@@ -312,7 +312,7 @@ def test_options_and_the_environment_name_the_device(monkeypatch: pytest.MonkeyP
             Options(device=wrong)
 
 
-def test_branches_are_host_calls_and_a_graph_with_switches_is_refused() -> None:
+def test_branches_run_on_the_device() -> None:
     branches = {
         f"{name}_branch": helper.make_graph(
             [helper.make_node(op, ["x", "x"], ["z"])], name, [], [helper.make_tensor_value_info("z", 1, ["n"])]
@@ -325,8 +325,8 @@ def test_branches_are_host_calls_and_a_graph_with_switches_is_refused() -> None:
     for chosen in (True, False):
         feeds = {"c": np.array(chosen), "x": np.arange(5, dtype=np.float32)}
         assert other.run(feeds)[0].tobytes() == host.run(feeds)[0].tobytes()
-    with pytest.raises(UnsupportedError, match="control flow"):
-        place_on_discrete(host.compiled.executor.graph)
+    kernels = {node.kernel for node in other.compiled.executor.graph.main}
+    assert "SwitchNotify" in kernels and "HostCall" not in kernels
 
 
 def test_saved_models_of_two_devices_are_two(add_model: bytes) -> None:

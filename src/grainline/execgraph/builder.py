@@ -36,6 +36,7 @@ from grainline.execgraph.ir import (
     View,
     Weight,
 )
+from grainline.execgraph.order import with_closed_frames
 
 ABSENT = -1
 
@@ -316,7 +317,7 @@ class GraphBuilder:
             tuple(self._outputs),
             tuple(self._slots),
             init,
-            main,
+            with_closed_frames(main) if self._frames else main,
             deinit,
             tuple(self._weights),
             tuple(self._host_ops),
@@ -455,7 +456,7 @@ class GraphBuilder:
             use.writer = node
 
     def _lift_edges(self) -> None:
-        """Edges that cross the border of a sub-graph become edges of its entry and exit; ends wait for all leaves."""
+        """Edges that cross the border of a sub-graph become edges of its entry and exit."""
         if not self._frames:
             return
         owner = {node_id: record["owner"] for node_id, record in self._nodes.items()}
@@ -473,20 +474,6 @@ class GraphBuilder:
                     controls[edge[1]].add(edge[0])
         for node_id in main:
             self._nodes[node_id]["controls"] = controls[node_id]
-        self._close_frames(producer)
-
-    def _close_frames(self, producer: dict[int, int]) -> None:
-        """A BranchDone waits for every node of its frame that no other node of it waits for."""
-        members: dict[int, list[int]] = {}
-        for node_id in self._containers["main"]:
-            members.setdefault(self._nodes[node_id]["owner"], []).append(node_id)
-        for nodes in members.values():
-            done = next((i for i in nodes if self._nodes[i]["kernel"] == "BranchDone"), None)
-            if done is None:
-                continue
-            waited = {earlier for i in nodes for earlier in self._nodes[i]["controls"]}
-            waited |= {producer[slot] for i in nodes for slot in self._nodes[i]["inputs"] if slot in producer}
-            self._nodes[done]["controls"].update(set(nodes) - waited - {done})
 
 
 def with_output_order(graph: ExecuteGraph, names: tuple[str, ...]) -> ExecuteGraph:

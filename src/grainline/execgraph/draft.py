@@ -11,7 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from grainline.execgraph.frames import lifted
 from grainline.execgraph.ir import ExecuteGraph, ExecuteNode, Slot
+from grainline.execgraph.order import with_closed_frames
 
 CONTAINERS = ("init", "main", "deinit")
 
@@ -24,6 +26,7 @@ class Draft:
         self.nodes: dict[int, ExecuteNode] = {}
         self.container: dict[int, str] = {}
         self.slots = list(graph.slots)
+        self.frames = {frame.owner: frame for frame in graph.frames}
         self.relations = graph.relations
         self._readers: dict[int, dict[int, None]] = defaultdict(dict)
         self._waiting: dict[int, dict[int, None]] = defaultdict(dict)
@@ -93,7 +96,13 @@ class Draft:
         self._put(replace(self._take(node_id), **fields))
 
     def order(self, earlier: int, later: int) -> None:
-        """A control edge, once."""
+        """A control edge, once. One that would cross the border of a frame becomes one of its entry or exit."""
+        owners = self.nodes[earlier].owner, self.nodes[later].owner
+        if owners[0] != owners[1] and self.frames:
+            edge = lifted(self.frames, (earlier, owners[0]), (later, owners[1]))
+            if edge is None:
+                return
+            earlier, later = edge
         node = self.nodes[later]
         if earlier not in node.controls:
             self.change(later, controls=tuple(sorted((*node.controls, earlier))))
@@ -103,7 +112,7 @@ class Draft:
         self.change(later, controls=tuple(control for control in controls if control != earlier))
 
     def rewire(self, node_id: int, old: int, new: int) -> None:
-        """Lets a node use another slot: as input, in its views and as an argument."""
+        """Lets a node use another slot: as input, in its views, as an argument and as a bound of turns."""
         node = self.nodes[node_id]
         attributes = dict(node.attributes)
         if "views" in attributes:
@@ -112,6 +121,8 @@ class Draft:
             )
         if "arguments" in attributes and node.kernel == "HostCall":
             attributes["arguments"] = tuple(new if slot == old else slot for slot in attributes["arguments"])
+        if node.kernel == "SwitchTurn":
+            attributes |= {name: new for name in ("trips", "condition") if attributes[name] == old}
         inputs = tuple(new if slot == old else slot for slot in node.inputs)
         self.change(node_id, inputs=inputs, attributes=attributes)
 
@@ -143,8 +154,11 @@ class Draft:
         return {slot: node.id for node in self.nodes.values() for slot in node.outputs}
 
     def finish(self, **fields: Any) -> ExecuteGraph:
+        """The graph as it is now. The ends of its frames wait for what was added to them."""
         parts: dict[str, Any] = {
             name: tuple(node for node_id, node in self.nodes.items() if self.container[node_id] == name)
             for name in CONTAINERS
         }
+        if self.graph.frames:
+            parts["main"] = with_closed_frames(parts["main"])
         return replace(self.graph, slots=tuple(self.slots), relations=self.relations, **parts, **fields)

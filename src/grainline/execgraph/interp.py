@@ -335,7 +335,7 @@ class Interpreter:
         self.release(source)
 
     def switch_notify(self, node: ExecuteNode) -> None:
-        chosen = self._number(node.inputs[0])
+        chosen = self._number(node.inputs[0], node)
         is_bool = self.graph.slots[node.inputs[0]].dtype == BOOL
         last = node.attributes["branches"] - 1
         self.choices[node.id] = int(not chosen) if is_bool else (chosen if 0 <= chosen <= last else last)
@@ -347,13 +347,14 @@ class Interpreter:
 
     def _bounds(self, node: ExecuteNode) -> tuple[float, bool]:
         trips, condition = node.attributes["trips"], node.attributes["condition"]
-        return np.inf if trips < 0 else self._number(trips), condition < 0 or bool(self._number(condition))
+        return np.inf if trips < 0 else self._number(trips, node), condition < 0 or bool(self._number(condition, node))
 
-    def _number(self, slot: int) -> int:
+    def _number(self, slot: int, node: ExecuteNode) -> int:
         """The first element of a slot that holds i64 or bool."""
+        self.synchronise()
         dtype = self.graph.slots[slot].dtype
         assert dtype is not None
-        return int(self.contents(slot)[: dtype.size_bytes].view(dtype.numpy)[0])
+        return int(self.on(HOST, slot, node)[: dtype.size_bytes].view(dtype.numpy)[0])
 
     def pass_extents(self, node: ExecuteNode) -> None:
         first, turn = node.attributes["first"], self.extent(node.attributes["turn"])
@@ -364,7 +365,7 @@ class Interpreter:
             self.passed[key] = value
 
     def grow_memory(self, node: ExecuteNode) -> None:
-        (slot,), kept = node.inputs, self.contents(node.inputs[0]).copy()
+        (slot,), kept = node.inputs, self.on(DEVICE, node.inputs[0], node).copy()
         size = self.size(node.attributes["size_bytes"]) * (self.extent(node.attributes["turn"]) + 1)
         self.allocate(slot, size)
         self.bytes[slot][: min(len(kept), size)] = kept[:size]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
+from dataclasses import replace
 
 from grainline.execgraph.ir import ExecuteNode
 from grainline.execgraph.registry import KERNELS, LAUNCH, Traits
@@ -33,6 +34,23 @@ def predecessors(nodes: Iterable[ExecuteNode]) -> dict[int, tuple[int, ...]]:
         node.id: tuple(dict.fromkeys((*(maker for maker in makers if maker is not None), *node.controls)))
         for node, makers in made
     }
+
+
+def with_closed_frames(nodes: Iterable[ExecuteNode]) -> tuple[ExecuteNode, ...]:
+    """A BranchDone waits for every node of its frame that no other node of the frame waits for."""
+    nodes = tuple(nodes)
+    ends = {node.owner: node.id for node in nodes if node.kernel == "BranchDone"}
+    before = predecessors(nodes) if ends else {}
+    owner = {node.id: node.owner for node in nodes}
+    waited = {earlier for later, found in before.items() for earlier in found if owner.get(earlier) == owner[later]}
+    leaves: dict[int, set[int]] = {}
+    for node in nodes:
+        if node.owner in ends and node.id not in waited and node.id != ends[node.owner]:
+            leaves.setdefault(ends[node.owner], set()).add(node.id)
+    return tuple(
+        replace(node, controls=tuple(sorted(leaves[node.id].union(node.controls)))) if node.id in leaves else node
+        for node in nodes
+    )
 
 
 def execution_order(nodes: Iterable[ExecuteNode]) -> tuple[ExecuteNode, ...]:

@@ -23,9 +23,10 @@ from grainline.execgraph.frames import path
 from grainline.execgraph.ir import ExecuteGraph, ExecuteNode, LaunchTable, Shape, Slot, Variant
 from grainline.execgraph.order import execution_order
 from grainline.execgraph.pack_copies import COPY_FLOW_CHAIN, H2D_CHAIN, CopyFlow, CopyTables, TensorCopy
-from grainline.execgraph.registry import KERNELS, SLOT_KINDS, Traits
+from grainline.execgraph.registry import SLOT_KINDS
 from grainline.execgraph.schedule import build_schedule
 from grainline.execgraph.values import ValueTable
+from grainline.execgraph.verify import host_slots
 
 MAGIC, FORMAT = 0x4E4C5247, 7
 
@@ -147,23 +148,11 @@ class _Packer:
         self.slot_dims: dict[int, int] = {}
         self.tile_kernels: dict[int, tuple[str, ...]] = {}
         self.results: dict[int, tuple[Shape, ...]] = {}
-        self.on_host = {
-            slot
-            for node in graph.main
-            if node.kernel in KERNELS and Traits.HOST_PATH in KERNELS[node.kernel].traits
-            for slot in node.outputs
-        }
-        self._cross_streams()
+        self.on_host = host_slots(self.order)
+        self.slot_streams = {slot: _stream(node) for node in graph.main for slot in node.outputs}
         self.copies = CopyTables(graph)
         self.frames = {frame.owner: frame for frame in graph.frames}
         self.passed_dims: dict[int, int] = {}
-
-    def _cross_streams(self) -> None:
-        """The stream that each slot's memory is used on; what lies on the host does so for every stream."""
-        self.slot_streams = {slot: _stream(node) for node in self.graph.main for slot in node.outputs}
-        for node in self.order:
-            if node.kernel == "AccessMemCrossStream" and node.inputs[0] in self.on_host:
-                self.on_host.add(node.outputs[0])
 
     def pack(self) -> Packed:
         infers = sorted(
@@ -187,6 +176,7 @@ class _Packer:
         for flow in self.copies.flows:
             self._copy_flow(flow)
         for copy in self.copies.tensors:
+            self._enter(copy.owner)
             self._tensor_copy(copy)
         nodes = [node for node in self.order if node.kernel != "Tiling"]
         for node in nodes:

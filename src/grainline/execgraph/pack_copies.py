@@ -18,11 +18,13 @@ COPY_FLOW_CHAIN = ("CalcCopyFlowAllocSizes", "AllocCopyFlowHbm", "PrepareCopyFlo
 
 @dataclass(frozen=True, slots=True)
 class TensorCopy:
-    """One tensor: slots, bytes, and the argument positions of its launch that are addresses in it (copy flows)."""
+    """One tensor: slots, bytes, the frame that copies it, and the argument positions of its launch that are addresses
+    in it (copy flows)."""
 
     source: int
     target: int
     size_bytes: Extent
+    owner: int
     positions: tuple[int, ...] = ()
 
 
@@ -52,7 +54,7 @@ class CopyTables:
         }
         for node in graph.main:
             if node.kernel in H2D_COPIES:
-                self._tensors_of[node.id] = self._add(node.inputs, node.outputs, node.attributes["sizes"])
+                self._tensors_of[node.id] = self._add(node, node.inputs, node.attributes["sizes"])
             elif node.kernel == "CopyFlowLaunch":
                 self._add_flow(node, node, node.inputs[1:])
             elif node.kernel == "ShareH2DCopyResult":
@@ -62,28 +64,29 @@ class CopyTables:
 
     def _add(
         self,
+        maker: ExecuteNode,
         sources: tuple[int, ...],
-        targets: tuple[int, ...],
         sizes: tuple[Extent, ...],
         table: tuple[tuple[int, ...], ...] | None = None,
     ) -> tuple[int, int]:
         begin = len(self.tensors)
         positions = table or ((),) * len(sources)
-        self.tensors += [TensorCopy(*one) for one in zip(sources, targets, sizes, positions, strict=True)]
+        tensors = zip(sources, maker.outputs, sizes, positions, strict=True)
+        self.tensors += [TensorCopy(s, target, size, maker.owner, at) for s, target, size, at in tensors]
         return begin, len(self.tensors)
 
     def _add_chain(self, calc: ExecuteNode, share: ExecuteNode) -> None:
         block, source, copy_size = share.inputs
         if (source,) != calc.inputs or copy_size != calc.outputs[1]:
             raise ValueError(f"node {share.id} ({share.kernel}) does not belong to the sizes of node {calc.id}")
-        row, _ = self._add((source,), share.outputs, (calc.attributes["size_bytes"],))
+        row, _ = self._add(share, (source,), (calc.attributes["size_bytes"],))
         self._row_of |= dict.fromkeys((block, *calc.outputs), row)
 
     def _add_flow(self, calc: ExecuteNode, prepare: ExecuteNode, sources: tuple[int, ...]) -> None:
         """`calc` knows the sizes, `prepare` the results; of a fused node they are the same."""
         if sources != calc.inputs[1:] or calc.inputs[0] != prepare.inputs[0]:
             raise ValueError(f"node {prepare.id} ({prepare.kernel}) does not belong to the sizes of node {calc.id}")
-        rows = self._add(sources, prepare.outputs, calc.attributes["sizes"], prepare.attributes["table"])
+        rows = self._add(prepare, sources, calc.attributes["sizes"], prepare.attributes["table"])
         tiling = prepare.inputs[0]
         if tiling in self.flow_of_tiling:
             raise ValueError(f"node {prepare.id} ({prepare.kernel}) is the second copy flow of its launch")

@@ -246,6 +246,30 @@ def touches(node: ExecuteNode) -> dict[int, bool]:
     return {}
 
 
+def _places(graph: ExecuteGraph) -> Iterator[str]:
+    """What is moved into a slot lies at one place."""
+    try:
+        on_host = host_slots(execution_order(graph.main))
+    except ValueError:
+        return  # `_edges` reports it
+    for node in graph.main:
+        if node.kernel == "MoveSlot" and (node.inputs[0] in on_host) != (node.inputs[1] in on_host):
+            yield f"node {node.id} ({node.kernel}) moves memory from one place to the other"
+
+
+def host_slots(order: tuple[ExecuteNode, ...]) -> set[int]:
+    """The slots whose memory lies on the host, from the nodes in execution order: it stays there when it is moved, and
+    when another stream uses it."""
+    found: set[int] = set()
+    for node in order:
+        is_host_path = node.kernel in KERNELS and Traits.HOST_PATH in KERNELS[node.kernel].traits
+        if is_host_path or (node.kernel == "AccessMemCrossStream" and node.inputs[0] in found):
+            found.update(node.outputs)
+        elif node.kernel == "MoveSlot" and node.inputs[0] in found:
+            found.add(node.inputs[1])
+    return found
+
+
 #: Copies that read every tensor they list; what they make has no other writer before it.
 _READERS = frozenset(
     ("CopyH2D", "MakeSureTensorAtDevice", "CopyFlowLaunch", "PrepareCopyFlowResult", "LaunchH2DCopy", "CopyD2H")
@@ -297,18 +321,13 @@ def _extents(graph: ExecuteGraph) -> Iterator[str]:
         order = Order(graph)
     except (ValueError, KeyError):
         return  # `_edges` reports it
-    infers = sorted((n for n in graph.main if n.kernel == "InferShape"), key=lambda n: n.attributes["group"])
+    infers = infer_shapes(graph)
     if [node.attributes["group"] for node in infers] != list(range(len(infers))) or not infers:
         yield f"the InferShape groups are {[node.attributes['group'] for node in infers]}"
     for earlier, later in zip(infers, infers[1:]):
         if not order.has(earlier, later):
             yield f"nothing orders InferShape {later.id} behind {earlier.id}, which has the group before"
-    born: dict[str, ExecuteNode] = {}
-    for node in infers:
-        for shape in (*node.attributes["shapes"], node.attributes.get("passed", ())):
-            for extent in shape or ():
-                for symbol in dims.symbols(extent):
-                    born.setdefault(symbol, node)
+    born = binders(infers)
     for node in graph.main:
         for symbol in sorted({s for extent in _extents_of(graph, node) for s in dims.symbols(extent)}):
             if symbol not in born:
@@ -318,6 +337,22 @@ def _extents(graph: ExecuteGraph) -> Iterator[str]:
             is_waited_for = binder.id in node.controls or (node.owner != binder.owner and order.has(binder, node))
             if not is_waited_for:
                 yield f"node {node.id} ({node.kernel}) does not wait for node {binder.id}, which binds {symbol!r}"
+
+
+def infer_shapes(graph: ExecuteGraph) -> list[ExecuteNode]:
+    """By group."""
+    return sorted((n for n in graph.main if n.kernel == "InferShape"), key=lambda n: n.attributes["group"])
+
+
+def binders(infers: list[ExecuteNode]) -> dict[str, ExecuteNode]:
+    """The node that makes each symbol known: the first InferShape that sees it."""
+    born: dict[str, ExecuteNode] = {}
+    for node in infers:
+        for shape in (*node.attributes["shapes"], node.attributes.get("passed", ())):
+            for extent in shape or ():
+                for symbol in dims.symbols(extent):
+                    born.setdefault(symbol, node)
+    return born
 
 
 def _extents_of(graph: ExecuteGraph, node: ExecuteNode) -> list[Extent]:
@@ -380,6 +415,7 @@ CHECKS: tuple[Callable[[ExecuteGraph], Iterator[str]], ...] = (
     _frames,
     _guarders,
     _contents,
+    _places,
     _launches,
     _relations,
     _extents,

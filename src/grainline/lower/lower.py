@@ -64,19 +64,15 @@ class Lowered:
     notes: tuple[str, ...]
 
 
-def lower(graph: Graph, backend: Backend, *, calls_flow: bool = False) -> Lowered:
-    """The execution graph of `graph`. The compute graph is not changed. `calls_flow`: If, Loop and Scan become host
-    calls, which the graph interpreter runs."""
-    return _Lowering(graph, backend, calls_flow=calls_flow).run()
+def lower(graph: Graph, backend: Backend) -> Lowered:
+    """The execution graph of `graph`. The compute graph is not changed."""
+    return _Lowering(graph, backend).run()
 
 
 class _Lowering:
     """One graph on its way. A sub-graph has a lowering of its own, with the builder of the graph around it."""
 
-    def __init__(
-        self, graph: Graph, backend: Backend, around: _Lowering | None = None, *, calls_flow: bool = False
-    ) -> None:
-        self.calls_flow = calls_flow
+    def __init__(self, graph: Graph, backend: Backend, around: _Lowering | None = None) -> None:
         self.graph = graph
         self.backend = backend
         self.builder = GraphBuilder(graph.name) if around is None else around.builder
@@ -296,7 +292,7 @@ class _Lowering:
 
     def _group(self, group: Group) -> None:
         node = group.nodes[0]
-        if node.op == "host" and is_flow(node) and not self.calls_flow:
+        if node.op == "host" and is_flow(node):
             lower_flow(self, node)
         elif node.op == "host":
             self._host(node)

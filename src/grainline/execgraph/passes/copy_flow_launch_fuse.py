@@ -3,7 +3,8 @@
 Host tensors that only launches use travel in the argument block of the launch, or in blocks that one node allocates for
 all of them. Each launch gets its own fused node, named after it; `table[i]` lists the argument positions that output i
 feeds. A copy qualifies when nothing but core launches and Frees uses what it makes, and copying it once per launch is
-no waste: it feeds one launch, or is small enough to be embedded.
+no waste: it feeds one launch, or is small enough to be embedded. A launch of another frame
+reads one copy in every turn.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ def _qualifies(draft: Draft, copy: ExecuteNode) -> bool:
     users = [draft.nodes[user] for slot in copy.outputs for user in draft.readers(slot)]
     launches = [user for user in users if user.kernel in TARGETS]
     if not launches or any(user.kernel != "FreeMemory" for user in users if user not in launches):
+        return False
+    if any(user.owner != copy.owner for user in users):
         return False
     return len(launches) == 1 or all(_is_small(size) for size in copy.attributes["sizes"])
 

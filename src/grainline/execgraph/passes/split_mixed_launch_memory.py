@@ -13,7 +13,7 @@ submission; whoever only needs the address does not.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from grainline.execgraph.draft import Draft
 from grainline.execgraph.ir import ExecuteGraph, ExecuteNode
@@ -50,12 +50,13 @@ def _split_h2d(draft: Draft, node_id: int) -> None:
         alloc_size, copy_size = draft.slot("sizes"), draft.slot("sizes")
         block = draft.slot("blocks", label=draft.slots[result].label)
         attributes = {"size_bytes": size}
-        calc = draft.add("CalcDeviceCopySizes", (source,), (alloc_size, copy_size), node.controls, attributes)
-        draft.add("AllocMemHbm", (alloc_size,), (block,))
-        share = draft.add("ShareH2DCopyResult", (block, source, copy_size), (result,))
-        launch = draft.add(
-            "LaunchH2DCopy", (block, source, copy_size), (), (share,), compute_node=node.compute_node
+        like = replace(node, compute_node="")
+        calc = draft.add(
+            "CalcDeviceCopySizes", (source,), (alloc_size, copy_size), node.controls, attributes, like=like
         )  # fmt: skip
+        draft.add("AllocMemHbm", (alloc_size,), (block,), like=like)
+        share = draft.add("ShareH2DCopyResult", (block, source, copy_size), (result,), like=like)
+        launch = draft.add("LaunchH2DCopy", (block, source, copy_size), (), (share,), like=node)
         _hand_over(draft, node, waiting, (source,), (calc, share), launch)
         _wait_for_contents(draft, result, launch)
     draft.remove(node.id)
@@ -73,8 +74,9 @@ def _split_copy_flow(draft: Draft, node_id: int) -> None:
     counted = {"copy_flow_count": count}
     placed = {name: node.attributes[name] for name in ("table", "arguments")}
     measured = {**counted, "sizes": node.attributes["sizes"], "arguments": node.attributes["arguments"]}
-    calc = draft.add("CalcCopyFlowAllocSizes", node.inputs, (sizes,), node.controls, measured)
-    draft.add("AllocCopyFlowHbm", (sizes,), (blocks,), (), counted)
+    like = replace(node, compute_node="")
+    calc = draft.add("CalcCopyFlowAllocSizes", node.inputs, (sizes,), node.controls, measured, like=like)
+    draft.add("AllocCopyFlowHbm", (sizes,), (blocks,), (), counted, like=like)
     inputs = (tiling, blocks, *sources)
     draft.change(node.id, kernel="PrepareCopyFlowResult", inputs=inputs, controls=(), attributes=counted | placed)
     launch = draft.add("LaunchCopyFlowH2D", (blocks, *sources), (), (node.id,), counted, like=node)
