@@ -98,7 +98,6 @@ def test_a_snapshot_that_has_no_room_is_refused_with_the_number(monkeypatch):
     p.store(y, (r, a), p.exp(p.load(x, (r, a))))
     program = p.finish()
     monkeypatch.setattr(row_workspace, "WORKSPACE_BUDGET_BYTES", 4096)
-    monkeypatch.setattr("grainline.plan.legal.WORKSPACE_BUDGET_BYTES", 4096)
     with pytest.raises(PlanError, match="need 8192 bytes"):
         plan(program, host_target(), PlannerOptions(mapping="local", may_alias=True))
     assert plan(program, host_target(), PlannerOptions(mapping="local")).variants[0].scratch_bytes == 0

@@ -24,7 +24,8 @@ from grainline.plan.row_schedule import RowSchedule
 from grainline.plan.row_workspace import row_workspace
 from grainline.plan.target import Target
 from grainline.plan.types import LOCAL, MMA, WHOLE, Plan
-from grainline.plan.whole_schedule import schedule_whole
+from grainline.plan.whole_schedule import WholeSchedule
+from grainline.plan.whole_workspace import whole_workspace
 
 EMITTER_VERSION = 4
 PARAMETERS = [("ptr noalias nocapture readonly", "args"), ("i64", "begin"), ("i64", "end"), ("ptr", "scratch")]
@@ -157,13 +158,26 @@ def _emit_rows(plan: Plan, f: FunctionText, ev: Evaluator, schedule: RowSchedule
 
 
 def _emit_whole(plan: Plan, f: FunctionText, ev: Evaluator) -> None:
-    mapping, lane_axis = plan.mapping, plan.mapping.lane_axis
-    body = WholeBody(ev, schedule_whole(plan.program, plan.switches.may_alias), "%scratch")
+    """Packets of W lanes, or of one where the workspace has no room for more; the launch decides between the two."""
+    workspace = whole_workspace(plan.program, plan.mapping.width, plan.switches.may_alias)
+    if len(workspace.widths) == 1:
+        _emit_lanes(plan, f, ev, workspace.schedule, workspace.widths[0])
+        return
+    fits = f.compare("icmp sle", ev.arguments.extent(workspace.wide_bytes), i64(workspace.budget_bytes))
+    wide, narrow = workspace.widths
+    f.when(fits, [], lambda: _emit_lanes(plan, f, ev, workspace.schedule, wide))
+    is_narrow = f.binary("xor", fits, constant(True, BOOL))
+    f.when(is_narrow, [], lambda: _emit_lanes(plan, f, ev, workspace.schedule, narrow))
+
+
+def _emit_lanes(plan: Plan, f: FunctionText, ev: Evaluator, schedule: WholeSchedule, width: int) -> list[Reg]:
+    lane_axis = plan.mapping.lane_axis
+    body = WholeBody(ev, schedule, "%scratch")
     first, last = Reg("%begin", I64), Reg("%end", I64)
     if lane_axis is None:
         for_each(f, first, last, [], lambda _digits: body.packet())
-        return
-    outer = [axis for axis in mapping.order or plan.program.roots if axis is not lane_axis]
+        return []
+    outer = [axis for axis in plan.mapping.order or plan.program.roots if axis is not lane_axis]
     extents = [ev.arguments.extent(axis.extent) for axis in outer]
     extents.append(ev.arguments.extent(ceil_div(lane_axis.extent, plan.block)))
     extent = ev.arguments.extent(lane_axis.extent)
@@ -173,10 +187,13 @@ def _emit_whole(plan: Plan, f: FunctionText, ev: Evaluator) -> None:
         ev.lane_axis = lane_axis
         low, high = _bounds(f, plan, digits[-1], extent)
         ev.hoist(body.effects(), lane_axis)
-        packets(ev, body, low, high, mapping.width, mapping.unroll, lane_axis)
+        packets(ev, body, low, high, width, plan.mapping.unroll, lane_axis)
         ev.leave()
 
+    ev.enter()
     for_each(f, first, last, extents, one)
+    ev.leave()
+    return []
 
 
 def _bounds(f: FunctionText, plan: Plan, number: Reg, extent: Reg) -> tuple[Reg, Reg]:

@@ -299,7 +299,7 @@ def packets(ev: Evaluator, body: WholeBody, low: Reg, high: Reg, width: int, unr
     if unroll > 1:
         f.loop(main, full, width, [], lambda index, _c: run(width, None, index))
     rest = f.sub(high, full)
-    if rest.text == "0":
+    if width == 1 or rest.text == "0":
         return
     some = f.compare("icmp sgt", rest, i64(0)) if rest.text.startswith("%") else Reg("true", I64)
     f.when(some, [], lambda: run(width, f.mask_below(rest, width), full))

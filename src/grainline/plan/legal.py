@@ -7,10 +7,11 @@ from dataclasses import replace
 from itertools import combinations
 
 from grainline.base.dims import Expr
-from grainline.plan.row_workspace import WORKSPACE_BUDGET_BYTES, row_workspace
+from grainline.plan import row_workspace
 from grainline.plan.target import Target
 from grainline.plan.types import LOCAL, WHOLE, Mapping, PlannerOptions, Refusal
-from grainline.plan.whole_schedule import is_owner_preserving, schedule_whole
+from grainline.plan.whole_schedule import is_owner_preserving
+from grainline.plan.whole_workspace import whole_workspace
 from grainline.tile.access import Dataflow, commute, dataflow, tile_axes
 from grainline.tile.ir import UNORDERED, Axis, TileProgram
 
@@ -34,9 +35,9 @@ def legal_mappings(
     reason = _first_reason(WHOLE_RULES, program, dataflow(program), options.may_alias)
     if reason is None:
         mapping = Mapping(WHOLE, None, width, unroll)
-        schedule = schedule_whole(program, options.may_alias)
-        reason = over_budget(schedule.bytes_per_lane * width)
-        is_flat = not schedule.arrays and len(schedule.segments) == 1
+        workspace = whole_workspace(program, width, options.may_alias)
+        reason = over_budget(workspace.least_bytes)
+        is_flat = not workspace.schedule.arrays and len(workspace.schedule.segments) == 1
         mapping = mapping if is_flat else replace(mapping, unroll=1)
     if reason is None:
         lanes: tuple[Axis | None, ...] = tuple(reversed(program.roots)) or (None,)
@@ -45,7 +46,7 @@ def legal_mappings(
         refusals.append(Refusal(WHOLE, reason))
     reason = refuse_local(program, options.may_alias)
     if reason is None:
-        reason = over_budget(row_workspace(program, tile_axes(program)[0], options.switches).bytes)
+        reason = over_budget(row_workspace.row_workspace(program, tile_axes(program)[0], options.switches).bytes)
     if reason is None:
         mappings.append(Mapping(LOCAL, tile_axes(program)[0], width, unroll))
     else:
@@ -54,10 +55,11 @@ def legal_mappings(
 
 
 def over_budget(workspace_bytes: int | Expr) -> str | None:
-    """Why private arrays of this size are refused; a symbolic size is decided where the extents are known."""
-    if not isinstance(workspace_bytes, int) or workspace_bytes <= WORKSPACE_BUDGET_BYTES:
+    """Why private arrays of this size are refused. A launch with symbolic extents asks for what its form needs."""
+    budget = row_workspace.WORKSPACE_BUDGET_BYTES
+    if not isinstance(workspace_bytes, int) or workspace_bytes <= budget:
         return None
-    return f"its private arrays need {workspace_bytes} bytes a packet, more than the {WORKSPACE_BUDGET_BYTES} allowed"
+    return f"its private arrays need {workspace_bytes} bytes a packet, more than the {budget} allowed"
 
 
 def packet_shape(program: TileProgram, target: Target, options: PlannerOptions) -> tuple[int, int]:

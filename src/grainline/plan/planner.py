@@ -31,7 +31,7 @@ from grainline.plan.types import (
     Refusal,
     ScoredCandidate,
 )
-from grainline.plan.whole_schedule import schedule_whole
+from grainline.plan.whole_workspace import whole_workspace
 from grainline.tile.ir import TileProgram
 from grainline.tile.passes import simplify
 
@@ -218,7 +218,7 @@ def _blocks(program: TileProgram, mapping: Mapping, block: int) -> int | Expr:
 def _scratch(program: TileProgram, mapping: Mapping, switches: Switches) -> int | Expr:
     """Private arrays of a packet, or one slot of 8-byte elements, padded, per spilled row value."""
     if mapping.kind == WHOLE:
-        return schedule_whole(program, switches.may_alias).bytes_per_lane * mapping.lanes
+        return whole_workspace(program, mapping.width, switches.may_alias).bytes
     assert mapping.lane_axis is not None
     return row_workspace(program, mapping.lane_axis, switches).bytes
 
