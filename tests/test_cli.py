@@ -260,7 +260,7 @@ def test_results_go_to_stdout_while_progress_shows(monkeypatch: pytest.MonkeyPat
 def test_calibrate_shows_its_progress(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     terminal = open_terminal(monkeypatch)
 
-    def calibrate(target: Target, tell: Callable[[str], None]) -> None:
+    def calibrate(target: Target, tell: Callable[[str], None], repeat: int) -> None:
         tell("memory")
         terminal.wait_for("measuring this machine: memory")
         raise GrainlineError("enough")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from grainline.evidence import contest, operators
-from grainline.evidence.audit import audit
+from grainline.evidence.audit import audit, visits_are_the_suite
 from grainline.evidence.calibrate import Timed
 from grainline.evidence.choice import automatic, launch_of
 from grainline.evidence.contest_audit import wrong_in_contest
@@ -22,7 +22,17 @@ from grainline.evidence.page import html
 from grainline.evidence.records import sealed
 from grainline.evidence.regret import best_of, percentile, regret_of, verdicts
 from grainline.evidence.sides import sides
-from grainline.evidence.suites import CONTRADICTION, HELD_OUT, HELD_OUT_SEED, ROW_NAMES, Case, Suite, held_out_shapes
+from grainline.evidence.suites import (
+    CONTRADICTION,
+    DRAWS,
+    HELD_OUT,
+    ROW_NAMES,
+    Case,
+    Suite,
+    held_out,
+    held_out_shapes,
+    suite_of,
+)
 from grainline.evidence.tables import markdown
 from grainline.plan.machine import Machine, shipped_machine
 from grainline.plan.target import host_target
@@ -86,9 +96,25 @@ def test_percentiles() -> None:
 
 
 def test_held_out_cases_are_drawn_once() -> None:
-    assert held_out_shapes(HELD_OUT_SEED, 9) == held_out_shapes(HELD_OUT_SEED, 9) != held_out_shapes(1, 9)
+    seeds = [draw.seed for draw in DRAWS]
+    assert seeds == sorted(set(seeds)), "a draw is listed once and never goes"
+    assert held_out_shapes(seeds[-1], 9) == held_out_shapes(seeds[-1], 9) != held_out_shapes(1, 9)
     assert len(HELD_OUT.cases) >= 61 and {case.operator for case in HELD_OUT.cases} == set(ROW_NAMES)
     assert Case("layer_norm", (4096, 1024)) in HELD_OUT.cases
+
+
+def test_a_report_is_audited_against_its_own_draw() -> None:
+    """Shapes of another draw than the one that is named are no visits of the suite; a draw that never was is none."""
+    old = held_out(DRAWS[0])
+    named = {"suite": "held-out", "draw": asdict(DRAWS[0]), "source": {"source_sha256": "0"}}
+    assert suite_of(named) == old != HELD_OUT
+    visits = [{**visit.description(), "name": visit.name} for visit in old.visits()]
+    for draw, missing in ((DRAWS[0], 0), (DRAWS[-1], 60)):
+        found = list(visits_are_the_suite({**named, "visits": visits}, suite_of({**named, "draw": asdict(draw)})))
+        assert sum("is missing" in line for line in found) == missing
+    for unknown in ({"seed": 1, "policy": "0"}, {**asdict(DRAWS[0]), "policy": DRAWS[-1].policy}, None):
+        (sentence,) = audit({**named, "draw": unknown, "visits": visits})
+        assert "no known draw" in sentence
 
 
 CHANGES: dict[str, tuple[Callable[[Any], object], str]] = {

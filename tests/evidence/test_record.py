@@ -59,8 +59,9 @@ def test_the_page_quotes_the_record() -> None:
 
 
 @pytest.mark.parametrize("record", ["zen4-2-held-out", "emerald-2-held-out"])
-def test_the_page_quotes_the_held_out_records(record: str) -> None:
+def test_held_out_records_of_every_policy_hold_and_the_page_quotes_them(record: str) -> None:
     report = read_json(ROOT / "evidence" / "records" / record / "held-out.json.gz")
+    assert audit(report) == []
     assert len(report["visits"]) == 61
     page = (ROOT / "docs" / "evidence.md").read_text()
     for row in condition_rows(list(verdicts(report)))[1]:

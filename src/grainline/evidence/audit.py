@@ -23,7 +23,7 @@ from grainline.evidence import operators
 from grainline.evidence.contest_audit import wrong_in_contest
 from grainline.evidence.realise import GUARD, effective_grain
 from grainline.evidence.records import FORMAT, is_sealed, sha256
-from grainline.evidence.suites import PACKET, Suite, find
+from grainline.evidence.suites import PACKET, Suite, find, suite_of
 from grainline.evidence.visit import MOST_REPETITIONS, SAMPLES, median_us
 
 Report = dict[str, Any]
@@ -36,7 +36,7 @@ PHASES = ("fixture", "compile", "cold_call", "warm_up")
 def audit(report: Report, suite: Suite | None = None) -> list[str]:
     """What is wrong with a report of one suite; empty when it holds."""
     try:
-        suite = suite or find(report["suite"])
+        suite = suite or suite_of(report)
         rules = CONTEST_RULES if suite.is_contest else RULES
         return [sentence for rule in rules for sentence in rule(report, suite)]
     except OptionError as error:

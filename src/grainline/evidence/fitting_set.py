@@ -1,8 +1,9 @@
 """The fixed set of small kernels that calibration fits its prices to: no operator and no shape of the suites is in it.
 
 Three families: pointwise programs (one per primitive, at near-cache sizes), row programs of reductions and scalars
-(what a program, a pass, a fold and a scalar cost), and strided or broadcast accesses. Held out are all operators of
-`evidence.operators` and all shapes of the suites.
+(what a program, a pass, a fold and a scalar cost), and strided, gathered or broadcast accesses; the `reaching_set` has
+the strided and gathered ones again, as far as a farther cache. Held out are all operators of `evidence.operators` and
+all shapes of the suites.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from grainline.base.dtypes import F32, I8
+from grainline.base.dtypes import F32, I8, I64
 from grainline.plan.panels import PANEL
+from grainline.plan.reach import LINE_BYTES
 from grainline.plan.types import LOCAL, WHOLE
 from grainline.tile.build import ProgramBuilder, Value
 from grainline.tile.ir import TileProgram
@@ -22,15 +24,18 @@ BINARY = ("div", "mod", "fmod", "pow")
 ELEMENTS = 2048
 SHORT_ELEMENTS = 640
 ADDITIONS = (4, 16)
+FAR_BLOCK = 1024
+PITCH = 72  # elements from one line to the next: lines of all sets of a cache, and neighbours that share pages
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One kernel to time: a program under a forced mapping, its inputs between 0.5 and 1.5."""
+    """One kernel to time: a program under a forced mapping, its inputs between 0.5 and 1.5; `order` of the roots."""
 
     program: TileProgram
     mapping: str
     block_size: int = 0
+    order: tuple[int, ...] = ()
 
 
 def fitting_set() -> Iterator[Sample]:
@@ -49,7 +54,17 @@ def fitting_set() -> Iterator[Sample]:
         yield from row_samples(rows, n)
     for rows, n in ((16, 96), (48, 64), (128, 24)):
         yield Sample(column_sums(rows, n), WHOLE)
-    yield Sample(transposed(96, 80), WHOLE)
+    for order in ((0, 1), (1, 0)):
+        yield Sample(transposed(96, 80), WHOLE, order=order)
+    yield Sample(gathered(ELEMENTS), WHOLE)
+
+
+def reaching_set(reach_bytes: int) -> Iterator[tuple[str, Sample]]:
+    """(kind of access, sample) whose lines fill `reach_bytes` of a cache before one is touched again."""
+    lines = reach_bytes // LINE_BYTES
+    yield "strided", Sample(transposed(PITCH, lines), WHOLE, FAR_BLOCK, order=(0, 1))
+    yield "scatter", Sample(transposed(lines, PITCH), WHOLE, FAR_BLOCK, order=(1, 0))
+    yield "gathered", Sample(gathered(reach_bytes // F32.size_bytes), WHOLE, FAR_BLOCK)
 
 
 class _Pointwise(ProgramBuilder):
@@ -148,6 +163,15 @@ def transposed(rows: int, columns: int) -> TileProgram:
     r, c = p.root("r", rows), p.root("c", columns)
     x, y = p.view("x", F32, (columns, rows)), p.view("y", F32, (rows, columns), access="write")
     p.store(y, (r, c), p.load(x, (c, r)))
+    return p.finish()
+
+
+def gathered(elements: int) -> TileProgram:
+    """y[i] = x[index[i]]: lanes whose elements lie anywhere in x."""
+    p = ProgramBuilder("gathered")
+    i = p.root("i", elements)
+    x, index = p.view("x", F32, (elements,)), p.load(p.view("index", I64, (elements,)), (i,))
+    p.store(p.view("y", F32, (elements,), access="write"), (i,), p.load(x, (index,)))
     return p.finish()
 
 

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -137,9 +138,11 @@ def _begin(place: Path, suite: Suite, homes: int) -> dict[str, Any]:
         "source": source,
         "sessions": [],
     }
+    if suite.draw is not None:
+        fresh["draw"] = asdict(suite.draw)
     header = read_json(path) if path.exists() else fresh
-    for field in ("format", "suite", "homes", "machine", "source"):
-        if header.get(field) != fresh[field]:
+    for field in ("format", "suite", "draw", "homes", "machine", "source"):
+        if header.get(field) != fresh.get(field):
             raise EvidenceError(
                 f"{place} was begun with another {field}", remedy="A record has one source; name a new folder with -o."
             )

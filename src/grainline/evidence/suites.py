@@ -80,10 +80,19 @@ class Visit:
 
 
 @dataclass(frozen=True)
+class Draw:
+    """Held-out shapes, drawn from `seed` after the policy of commit `policy` was frozen, measured once."""
+
+    seed: int
+    policy: str
+
+
+@dataclass(frozen=True)
 class Suite:
     """`baseline` is what the control repeats; `ratios` are the (candidate, baseline) pairs of the tables.
 
-    `module` runs a visit. A contest times all candidates of a case in one process and has its control there.
+    `module` runs a visit. A contest times all candidates of a case in one process and has its control there. `draw`
+    says where cases that nobody chose come from.
     """
 
     name: str
@@ -94,6 +103,7 @@ class Suite:
     ratios: tuple[tuple[str, str], ...]
     keeps_code: bool = False
     module: str = "grainline.evidence.visit"
+    draw: Draw | None = None
 
     @property
     def is_contest(self) -> bool:
@@ -187,7 +197,17 @@ FIXED_GRAIN = Suite(
     keeps_code=True,
 )
 
-HELD_OUT_SEED = 20261204
+# Every draw there was, the present one last: a record is audited against the draw that it names.
+DRAWS = (
+    Draw(20261130, "6948a2e"),
+    Draw(20261201, "586b48a"),
+    Draw(20261204, "6563056"),
+)
+# Seeds of records, by the hash of their source, that were made before records named their draw.
+UNNAMED_DRAWS: Mapping[str, int] = {
+    "b34c702e0a493b86dce77f8837c8751ef2deb78110ad0e1bcf992b97dce58d8a": 20261130,
+    "f5e491a2e9fba927baed78d9b71f25f0e2123a7ba5db2d30c1ca9d0f146a976a": 20261204,
+}
 SHAPES_PER_OPERATOR = 10
 FEWEST_ELEMENTS, MOST_ELEMENTS = 1 << 9, 1 << 21
 
@@ -204,22 +224,23 @@ def held_out_shapes(seed: int, count: int) -> tuple[tuple[int, int], ...]:
     return tuple(shapes)
 
 
-def _held_out_cases() -> tuple[Case, ...]:
+def held_out(draw: Draw) -> Suite:
     """Every operator on shapes of its own, and the one whose best grain no static balance explains."""
-    shapes = iter(held_out_shapes(HELD_OUT_SEED, SHAPES_PER_OPERATOR * len(ROW_NAMES)))
+    shapes = iter(held_out_shapes(draw.seed, SHAPES_PER_OPERATOR * len(ROW_NAMES)))
     cases = tuple(Case(name, next(shapes)) for name in ROW_NAMES for _ in range(SHAPES_PER_OPERATOR))
-    return (*cases, Case("layer_norm", (4096, 1024)))
+    return Suite(
+        "held-out",
+        (*cases, Case("layer_norm", (4096, 1024))),
+        (Variant("contest", Settings(local_lanes=0, search_task_grain=True)),),
+        rounds=1,
+        baseline="",
+        ratios=(),
+        module="grainline.evidence.contest",
+        draw=draw,
+    )
 
 
-HELD_OUT = Suite(
-    "held-out",
-    _held_out_cases(),
-    (Variant("contest", Settings(local_lanes=0, search_task_grain=True)),),
-    rounds=1,
-    baseline="",
-    ratios=(),
-    module="grainline.evidence.contest",
-)
+HELD_OUT = held_out(DRAWS[-1])
 # One shape at which caller and pool are each best for some of the operators, and three more.
 CONTRADICTION = Suite(
     "contradiction",
@@ -242,3 +263,18 @@ def find(name: str) -> Suite:
     if name not in SUITES:
         raise OptionError("there is no such suite", expected=" or ".join(SUITES), found=repr(name))
     return SUITES[name]
+
+
+def suite_of(report: Mapping[str, Any]) -> Suite:
+    """The suite of a report as its policy had it; `OptionError` when it names a draw that never was, or none."""
+    suite = find(report["suite"])
+    if suite.draw is None:
+        return suite
+    unnamed = UNNAMED_DRAWS.get(report["source"]["source_sha256"])
+    named = report.get("draw") or next((asdict(draw) for draw in DRAWS if draw.seed == unnamed), None)
+    draw = next((draw for draw in DRAWS if asdict(draw) == named), None)
+    if draw is None:
+        raise OptionError(
+            "the report's shapes are of no known draw", expected=" or ".join(map(str, DRAWS)), found=str(named)
+        )
+    return held_out(draw)

@@ -3,6 +3,9 @@
     whole:  programs * per_lane + blocks * block          lanes share a packet, so a short lane axis pays for W lanes
     local:  programs * (program + per_program + per_element * n)    n rounded up to whole packets
 
+Strided and gathered elements are dearer by level: those that reach beyond the first cache, and beyond the core's own,
+pay for each (see `plan.reach`).
+
 `CalibratedExecutionCostPolicy` adds what other threads change: the native `launch_time`, which a run uses too.
 """
 
@@ -11,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping as Table
 
 from grainline import _native
-from grainline.base.dims import Expr, ceil_div, evaluate, product, symbols
+from grainline.base.dims import Expr, ceil_div, evaluate, floordiv, minimum, product, symbols
 from grainline.base.memo import kept_with_first
 from grainline.plan.machine import REFERENCE, Machine
 from grainline.plan.policy import CostCoefficients, ExecutionCost, ExecutionCostPolicy, ExecutionTarget, ExecutionWork
@@ -72,22 +75,33 @@ def _unevenness(work: ExecutionWork) -> float:
 def launch_cost(program: TileProgram, mapping: Mapping, blocks: int | Expr, machine: Machine = REFERENCE) -> int | Expr:
     """Picoseconds of all blocks on one thread, as an extent of the program's symbols."""
     total: int | Expr = 0
-    for times, amounts in launch_items(program, mapping, blocks):
+    for times, amounts in launch_items(program, mapping, blocks, machine):
         total = total + times * round(sum(machine.picoseconds[kind] * amount for kind, amount in amounts.items()))
     return total
 
 
 def launch_items(
-    program: TileProgram, mapping: Mapping, blocks: int | Expr
+    program: TileProgram, mapping: Mapping, blocks: int | Expr, machine: Machine
 ) -> list[tuple[int | Expr, Table[str, int]]]:
-    """What a launch does: so many times these amounts of priced kinds."""
+    """What a launch does: so many times these amounts of priced kinds, with caches as large as those of `machine`."""
     is_local = mapping.is_local
     lanes = product(axis.extent for axis in program.roots) if is_local else _whole_lanes(program, mapping)
     items: list[tuple[int | Expr, Table[str, int]]] = [(1, {"launch": 1})]
-    for times, amounts in realised_work(program, mapping).terms.items():
+    work = realised_work(program, mapping)
+    for times, amounts in work.terms.items():
         items.append((lanes * (_padded(times, mapping) if is_local else times), amounts))
+    for (times, reach), amounts in work.reach.items():
+        count = lanes * (_padded(times, mapping) if is_local else times)
+        for level, limit in (("private", machine.nearest_bytes), ("shared", machine.private_bytes)):
+            far = {f"{kind}_{level}": amount for kind, amount in amounts.items()}
+            items.append((count * _exceeds(reach, int(limit)), far))
     items.append((lanes, {"program": 1}) if is_local else (blocks, {"block": 1}))
     return items
+
+
+def _exceeds(value: int | Expr, limit: int) -> int | Expr:
+    """1 when `value` is greater than `limit`, else 0."""
+    return minimum(floordiv(value, limit + 1), 1)
 
 
 def typical(cost: int | Expr) -> int:

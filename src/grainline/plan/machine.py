@@ -1,8 +1,9 @@
 """What one machine takes: prices of realised work, of handing work to other threads, and of memory beyond the caches.
 
 `grainline calibrate` measures a machine and keeps the result in the user's configuration folder, one file per
-processor model. Without it the shipped numbers of the nearest processor are used, labelled by where they come from. A
-choice among numeric signatures always uses `REFERENCE`, so that bits do not depend on a measurement.
+processor model. Without it the shipped numbers of the nearest processor are used, labelled by where they come from:
+those that were measured are such a file too, with the samples beside it (`evidence.shipping` makes both). A choice
+among numeric signatures always uses `REFERENCE`, so that bits do not depend on a measurement.
 """
 
 from __future__ import annotations
@@ -20,13 +21,21 @@ from grainline.base import knobs
 from grainline.base.errors import OptionError
 from grainline.plan.target import Target, processor_name
 
-# Picoseconds, measured on Zen 4 with 64-byte vectors. Per element unless said otherwise; contiguous per byte; packet
-# per pass of a program, lane_fold and scalars per program.
+# Picoseconds, measured on Zen 4 with 64-byte vectors; but gathered, and what an element takes more that is found in the
+# core's own cache (_private) or in that of all (_shared), is as on Emerald Rapids. Per element unless said otherwise;
+# contiguous per byte; packet per pass of a program, lane_fold and scalars per program.
 PICOSECONDS: Table[str, float] = {
     "contiguous": 2.8,
     "broadcast": 5,
     "strided": 330,
+    "strided_private": 700,
+    "strided_shared": 3000,
     "scatter": 250,
+    "scatter_private": 1800,
+    "scatter_shared": 4000,
+    "gathered": 330,
+    "gathered_private": 700,
+    "gathered_shared": 3000,
     "cheap": 7.5,
     "exp": 162,
     "log": 345,
@@ -51,39 +60,6 @@ PICOSECONDS: Table[str, float] = {
     "block": 760,
     "program": 250,
     "launch": 14000,
-}
-
-
-# The same on Emerald Rapids: medians of eight calibrations.
-EMERALD_RAPIDS: Table[str, float] = {
-    "contiguous": 3.41,
-    "broadcast": 10,
-    "strided": 190,
-    "scatter": 309,
-    "cheap": 10.9,
-    "exp": 214,
-    "log": 500,
-    "log1p": 626,
-    "tanh": 261,
-    "erf": 186,
-    "sigmoid": 348,
-    "softplus": 1230,
-    "sin": 739,
-    "cos": 738,
-    "pow": 2240,
-    "div": 187,
-    "mod": 9170,
-    "fmod": 8710,
-    "sqrt": 274,
-    "rsqrt": 530,
-    "reciprocal": 223,
-    "scalar_cheap": 112,
-    "scalar_dear": 61.5,
-    "lane_fold": 1440,
-    "packet": 685,
-    "block": 2270,
-    "program": 0,
-    "launch": 0,
 }
 
 
@@ -135,33 +111,12 @@ class Machine:
         return replace(self, origin=origin, picoseconds=slower)
 
 
-REFERENCE = Machine("shipped: measured on AMD Zen 4, two virtual processors")
-#: by LLVM's names of processors; the first pattern that matches
-SHIPPED: tuple[tuple[str, Machine], ...] = (
+REFERENCE = Machine("shipped: measured on AMD Zen 4, two virtual processors, by an earlier model; its samples are lost")
+SHIPPED_FOLDER = Path(__file__).parent / "machines"
+#: by LLVM's names of processors, the first pattern that matches: a file of SHIPPED_FOLDER, or what is derived
+SHIPPED: tuple[tuple[str, str | Machine], ...] = (
     ("znver[45]", REFERENCE),
-    (
-        "sapphirerapids|emeraldrapids|graniterapids",
-        Machine(
-            "shipped: measured on Intel Emerald Rapids, two virtual processors",
-            EMERALD_RAPIDS,
-            fma_ps=12.5,
-            byte_fma_ps=9,
-            task_ps=65e3,
-            hot_paid_ps=380e3,
-            hot_delay_ps=880e3,
-            parked_paid_ps=3.4e6,
-            parked_delay_ps=24e6,
-            condvar_paid_ps=2.1e6,
-            condvar_delay_ps=6e6,
-            nearest_bytes=48 << 10,
-            private_bytes=2 << 20,
-            private_byte_ps=27,
-            shared_byte_ps=55,
-            memory_byte_ps=120,
-            bus_byte_ps=56,
-            crowd=0.05,
-        ),
-    ),
+    ("sapphirerapids|emeraldrapids|graniterapids", "emeraldrapids"),
     (
         "icelake|skylake-avx512|cascadelake",
         REFERENCE.scaled("shipped: estimated from Zen 4 for x86-64 with AVX-512", 1.2),
@@ -173,7 +128,14 @@ FALLBACK = REFERENCE.scaled("shipped: estimated from Zen 4 for x86-64 with AVX2"
 
 def shipped_machine(target: Target) -> Machine:
     """The numbers that come with the package for the nearest processor."""
-    return next((machine for pattern, machine in SHIPPED if re.match(pattern, target.cpu)), FALLBACK)
+    found = next((machine for pattern, machine in SHIPPED if re.match(pattern, target.cpu)), FALLBACK)
+    return _measured_machine(found) if isinstance(found, str) else found
+
+
+@lru_cache(maxsize=8)
+def _measured_machine(name: str) -> Machine:
+    path = SHIPPED_FOLDER / f"{name}.json"
+    return parse_machine(path.read_text(encoding="utf-8"), str(path))
 
 
 def machine_of(target: Target) -> Machine:
@@ -245,6 +207,6 @@ def parse_machine(text: str, name: str) -> Machine:
     return Machine(**values)
 
 
-def machine_text(machine: Machine, raw: Table[str, Any]) -> str:
-    """The file of a machine, with the raw data that it was fitted to."""
-    return json.dumps({"machine": asdict(machine), "raw": raw}, indent=1) + "\n"
+def machine_text(machine: Machine, raw: Table[str, Any] | None = None) -> str:
+    """The file of a machine, with the samples that it was fitted to."""
+    return json.dumps({"machine": asdict(machine), **({} if raw is None else {"raw": raw})}, indent=1) + "\n"

@@ -12,21 +12,28 @@ from dataclasses import dataclass, field
 
 from grainline.base.dims import Expr, product
 from grainline.base.memo import kept_with_first
+from grainline.plan.reach import reach_bytes, walk_of
 from grainline.plan.row_schedule import DEAR, schedule_rows
-from grainline.plan.types import LOCAL, Mapping
+from grainline.plan.types import Mapping
 from grainline.plan.whole_schedule import schedule_whole
-from grainline.tile.access import Dataflow, dataflow, index_axes, linear_access, operands_of
+from grainline.tile.access import Dataflow, LinearAccess, dataflow, index_axes, linear_access, operands_of
 from grainline.tile.ir import Axis, Operation, Tile, TileProgram
+
+#: kinds of access that are dearer the farther they reach
+REACHING = ("strided", "scatter", "gathered")
 
 
 @dataclass(slots=True)
 class Work:
     """Counts of (kind, bytes) items: `terms[extent]` are items done once per program and per unit of that extent.
 
-    Kinds: contiguous, broadcast, strided (memory, per element in `lanes` or alone), cheap, or the name of a dear op.
+    Kinds: contiguous, broadcast, strided, gathered (memory, per element in `lanes` or alone), scatter (what a store of
+    the last two takes more), cheap, or the name of a dear op. `reach[extent, bytes]` counts those of REACHING that come
+    back to a cache line when so many bytes were filled (see `plan.reach`).
     """
 
     terms: dict[int | Expr, Counter[str]] = field(default_factory=dict)
+    reach: dict[tuple[int | Expr, int | Expr], Counter[str]] = field(default_factory=dict)
 
     def add(self, times: int | Expr, kind: str, amount: int = 1) -> None:
         terms = self.terms.get(times)
@@ -34,22 +41,21 @@ class Work:
             terms = self.terms[times] = Counter()
         terms[kind] += amount
 
-
-def realised_work(program: TileProgram, mapping: Mapping) -> Work:
-    """The work of one program. The order of the root axes and the packet width do not change it."""
-    return _realised_work(program, mapping.kind == LOCAL, mapping.lane_axis)
+    def add_reach(self, times: int | Expr, reach: int | Expr, kind: str) -> None:
+        self.reach.setdefault((times, reach), Counter())[kind] += 1
 
 
 @kept_with_first  # a search asks for every mapping again and again
-def _realised_work(program: TileProgram, is_local: bool, lane: Axis | None) -> Work:
-    if is_local:
-        assert lane is not None
-        return _local_work(program, lane)
-    return _whole_work(program, lane)
+def realised_work(program: TileProgram, mapping: Mapping) -> Work:
+    """The work of one program."""
+    return _local_work(program, mapping) if mapping.is_local else _whole_work(program, mapping)
 
 
-def _local_work(program: TileProgram, axis: Axis) -> Work:
+def _local_work(program: TileProgram, mapping: Mapping) -> Work:
+    axis = mapping.lane_axis
+    assert axis is not None
     work, flow, schedule = Work(), dataflow(program), schedule_rows(program, axis)
+    charge = Charge(work, program, mapping, flow)
     work.add(1, "packet", len(schedule.passes))
     spilled = {spill.tile.id: spill.written_in for spill in schedule.spills}
     for number, row_pass in enumerate(schedule.passes):
@@ -65,10 +71,10 @@ def _local_work(program: TileProgram, axis: Axis) -> Work:
                 work.add(axis.extent, "contiguous", tile.dtype.size_bytes)
                 continue
             operation = flow.define(tile)
-            _charge(work, axis.extent, operation, access_kind(operation, flow, axis))
+            charge(axis.extent, operation)
             stack.extend(operation.operands)
         for store in row_pass.stores:
-            _charge(work, axis.extent, store, access_kind(store, flow, axis))
+            charge(axis.extent, store)
         for spill in row_pass.spills:
             work.add(axis.extent, "contiguous", spill.tile.dtype.size_bytes)
         for _ in row_pass.reductions:
@@ -81,9 +87,10 @@ def _local_work(program: TileProgram, axis: Axis) -> Work:
     return work
 
 
-def _whole_work(program: TileProgram, lane: Axis | None) -> Work:
+def _whole_work(program: TileProgram, mapping: Mapping) -> Work:
     """Recipes count in every loop nest that evaluates them; kept tiles once, with what is written and read of them."""
-    work, flow, bound = Work(), dataflow(program), program.bound_axes
+    work, flow, bound, lane = Work(), dataflow(program), program.bound_axes, mapping.lane_axis
+    charge = Charge(work, program, mapping, flow)
     kept = schedule_whole(program).arrays
     uses = _loop_evaluations(flow, kept)
     for operation, repeats in _with_repeats(program.body, 1):
@@ -103,7 +110,7 @@ def _whole_work(program: TileProgram, lane: Axis | None) -> Work:
         space = operation.result.space if operation.result is not None else index_axes(operation)
         volume = product(a.extent for a in space if a not in bound) * repeats
         for _ in range(uses.get(id(operation), 1)):
-            _charge(work, volume, operation, access_kind(operation, flow, lane))
+            charge(volume, operation)
     return work
 
 
@@ -145,27 +152,42 @@ def _loop_evaluations(flow: Dataflow, kept: Container[int]) -> dict[int, int]:
     return counts
 
 
-def access_kind(operation: Operation, flow: Dataflow, lane: Axis | None) -> str:
-    """The access kind, with run-time indices that vary over the lanes counted as strided."""
-    if operation.op not in ("load", "store"):
-        return ""
-    form = linear_access(operation)
+def access_kind(form: LinearAccess, flow: Dataflow, lane: Axis | None) -> str:
+    """How lanes find their elements; gathered when their indices are known at run time only."""
     if any(lane in flow.depends[tile.id] for tile, _ in form.dynamic):
-        return "strided"
+        return "gathered"
     step = form.coefficient(lane) if lane is not None else 0
     if isinstance(step, int) and step == 0:
         return "broadcast"
     return "contiguous" if isinstance(step, int) and step == 1 else "strided"
 
 
-def _charge(work: Work, times: int | Expr, operation: Operation, kind: str) -> None:
-    if operation.op in ("load", "store"):
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """Adds operations of a program under a mapping to its work."""
+
+    work: Work
+    program: TileProgram
+    mapping: Mapping
+    flow: Dataflow
+
+    def __call__(self, times: int | Expr, operation: Operation) -> None:
+        """`operation`, done `times` times."""
+        if operation.op in ("load", "store"):
+            self._access(times, operation)
+        elif operation.op in DEAR:
+            self.work.add(times, operation.op)
+        elif operation.op not in ("const", "extent", "coord"):
+            self.work.add(times, "cheap")
+
+    def _access(self, times: int | Expr, operation: Operation) -> None:
         assert operation.view is not None
-        size = operation.view.dtype.size_bytes
-        work.add(times, kind, size if kind == "contiguous" else 1)
-        if operation.op == "store" and kind == "strided":
-            work.add(times, "scatter")
-    elif operation.op in DEAR:
-        work.add(times, operation.op)
-    elif operation.op not in ("const", "extent", "coord"):
-        work.add(times, "cheap")
+        form = linear_access(operation)
+        kind = access_kind(form, self.flow, self.mapping.lane_axis)
+        self.work.add(times, kind, operation.view.dtype.size_bytes if kind == "contiguous" else 1)
+        if kind not in REACHING:
+            return
+        if operation.op == "store":
+            kind = "scatter"
+            self.work.add(times, kind)
+        self.work.add_reach(times, reach_bytes(operation, form, walk_of(self.program, self.mapping, form)), kind)

@@ -10,7 +10,8 @@ from statistics import median
 import numpy as np
 
 from grainline.base import progress
-from grainline.evidence.calibrate import calibrate, predictions
+from grainline.evidence.calibrate import calibrate
+from grainline.evidence.fitting import predictions
 from grainline.plan.machine import Machine, machine_path, machine_text
 from grainline.plan.target import host_target
 from grainline.tools.waiting import progress_on_stderr
@@ -19,13 +20,16 @@ from grainline.tools.writable import check_file
 WORST_SHOWN = 5
 
 
-def calibrate_machine(output: Path | None) -> Iterator[str]:
-    """Lines for people. OptionError when the file cannot be written; nothing is measured then."""
+def calibrate_machine(output: Path | None, repeat: int = 1) -> Iterator[str]:
+    """Lines for people; `repeat` calibrations are fitted as one.
+
+    OptionError when the file cannot be written; nothing is measured then.
+    """
     target = host_target()
     path = output or machine_path(target)
     check_file(path)
     with progress_on_stderr("measuring this machine"):
-        machine, raw = calibrate(target, progress.report)
+        machine, raw = calibrate(target, progress.report, repeat)
     _write(path, machine_text(machine, raw))
     yield machine.origin
     yield from _fit_lines(machine, raw["prices"])

@@ -153,11 +153,12 @@ def calibrate(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="File to write instead of the one that planning reads.")
     ] = None,
+    repeat: Annotated[int, typer.Option(min=1, help="Measure so many times over, and fit all of it.")] = 1,
 ) -> None:
     """Measure what this machine takes, in a few seconds, for the planner to choose by."""
     from grainline.tools import calibrating
 
-    for line in calibrating.calibrate_machine(output):
+    for line in calibrating.calibrate_machine(output, repeat):
         print(line)
 
 
