@@ -202,6 +202,7 @@ DRAWS = (
     Draw(20261130, "6948a2e"),
     Draw(20261201, "586b48a"),
     Draw(20261204, "6563056"),
+    Draw(20261205, "602d47a"),
 )
 # Seeds of records, by the hash of their source, that were made before records named their draw.
 UNNAMED_DRAWS: Mapping[str, int] = {
