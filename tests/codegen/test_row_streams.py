@@ -10,9 +10,11 @@ from test_rows import arguments
 from grainline.base.dims import symbol
 from grainline.base.dtypes import BF16, F16, F32, F64
 from grainline.codegen import row_streams
-from grainline.kernels import rows
+from grainline.kernels import pointwise, reductions, rows
 from grainline.plan.types import PlannerOptions
+from grainline.tile.build import ProgramBuilder, affine
 
+M, N = symbol("M"), symbol("N")
 LOCAL = PlannerOptions(mapping="local")
 STREAMED = (rows.rms_norm, rows.layer_norm)
 
@@ -64,3 +66,29 @@ def test_elements_that_cross_lines_are_stored_plainly(always_streamed):
     compiled = Compiled(program, LOCAL)
     assert compiled.launch([x, gamma, y], env) == 0 and compiled.launch([x, gamma, crooked], env) == 0
     assert crooked.tobytes() == y.tobytes()
+
+
+CLAIM = "i32 1, i32 3, i32 1)"  # a prefetch into the first level, to be written
+
+
+def test_whole_packets_ask_for_the_lines_that_follow_what_they_write():
+    """Two packets of 16 floats at once are two lines, one packet is one; the masked one has nothing behind it."""
+    program = pointwise.gelu(symbol("M"), symbol("N"))
+    emitted = Compiled(program, PlannerOptions(mapping="whole", packet_width=16)).emitted
+    assert emitted.text.count(CLAIM) == 3
+    narrow = Compiled(program, PlannerOptions(mapping="whole", packet_width=4)).emitted
+    assert CLAIM not in narrow.text, "packets shorter than a line would ask for each several times"
+
+
+def every_other():
+    """y[2 i] = x[i]."""
+    p = ProgramBuilder("every_other")
+    i = p.root("i", N)
+    x, y = p.view("x", F32, (N,)), p.view("y", F32, (2 * N,), access="write")
+    p.store(y, (affine((i, 2)),), p.load(x, (i,)))
+    return p.finish()
+
+
+@pytest.mark.parametrize("program", [every_other(), reductions.reduction("add", (M, N), (0,))], ids=lambda p: p.name)
+def test_packets_that_write_apart_or_seldom_ask_for_nothing(program):
+    assert CLAIM not in Compiled(program, PlannerOptions(mapping="whole")).emitted.text

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from grainline.base.dtypes import BF16, BOOL, F32, I16, I32, U8, DType
-from grainline.codegen.emit import FunctionText, Reg, constant, memory_type
+from grainline.codegen.emit import FunctionText, Reg, constant, i64, memory_type
 
 LINE_BYTES = 64
+# So far past what is written its lines are asked for: enough for the last level of cache to answer.
+CLAIMED_BYTES = 1024
 
 
 def load(
@@ -28,6 +30,15 @@ def store_past_caches(f: FunctionText, pointer: str, value: Reg) -> None:
     kind, text = memory_type(value.dtype, value.lanes), _to_memory(f, value)
     f.module.accesses["store " + _access_kind(value.lanes, None)] += 1
     f.do(f"store {kind} {text}, ptr {pointer}, align {LINE_BYTES}, !nontemporal !{{i32 1}}")
+
+
+def claim(f: FunctionText, pointer: str, size_bytes: int) -> None:
+    """Asks for the lines CLAIMED_BYTES past the `size_bytes` at `pointer`, which are about to be written in order.
+
+    A store to a line that a farther level of cache holds would wait for it, and hold up those after it.
+    """
+    for line in range(CLAIMED_BYTES, CLAIMED_BYTES + size_bytes, LINE_BYTES):
+        f.prefetch(f.pointer(pointer, i64(line), 1), is_written=True)
 
 
 def store(f: FunctionText, pointer: str, value: Reg, mask: Reg | None = None, is_private: bool = False) -> None:

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from grainline.base.dims import product
 from grainline.base.dtypes import BOOL, I64
+from grainline.codegen import memory
 from grainline.codegen.emit import FunctionText, Reg, constant, i64
 from grainline.codegen.evaluate import Evaluator
+from grainline.codegen.memory import LINE_BYTES
 from grainline.plan.row_schedule import RowPass, RowSchedule
 from grainline.tile.ir import Axis, Operation
 
-LINE_BYTES = 64
-# So far past the packet that is written its lines are asked for: enough for the last level of cache to answer.
-CLAIMED_BYTES = 1024
 # Results of so many bytes, with operands as large beside them, do not stay in the last level of cache.
 STREAMED_BYTES = 12 << 20
 
@@ -72,28 +71,19 @@ class RowStreams:
         if share < 0:
             return
         for operation in self.loads:
-            for line in self._lines(operation, self.steps[id(operation)], share, sharing):
-                self.f.prefetch(line)
+            assert operation.view is not None
+            size = operation.view.dtype.size_bytes
+            place = self.f.pointer(self.ev.address(operation), self.steps[id(operation)], size)
+            for line in range(share * LINE_BYTES, self.lanes * size, sharing * LINE_BYTES):
+                self.f.prefetch(self.f.pointer(place, i64(line), 1))
 
     def claim_results(self, row_pass: RowPass) -> None:
-        """Asks for the lines that this pass writes soon, CLAIMED_BYTES past the current wide packet.
-
-        A store of a line that another level of cache holds would wait for it, and hold up those after it.
-        """
+        """Asks for the lines that this pass writes soon."""
         first = [spill.row for spill in row_pass.spills if spill.row is not None]
         for store in (*first, *(o for o in row_pass.stores if not self._is_kept(o))):
             assert store.view is not None
             if self._is_dense(store):
-                for line in self._lines(store, i64(CLAIMED_BYTES // store.view.dtype.size_bytes)):
-                    self.f.prefetch(line, is_written=True)
-
-    def _lines(self, operation: Operation, step: Reg, first: int = 0, every: int = 1) -> list[str]:
-        """The lines of the current wide packet, `step` elements on: from number `first` each `every`-th."""
-        assert operation.view is not None
-        size = operation.view.dtype.size_bytes
-        place = self.f.pointer(self.ev.address(operation), step, size)
-        bytes_on = range(first * LINE_BYTES, self.lanes * size, every * LINE_BYTES)
-        return [self.f.pointer(place, i64(line), 1) for line in bytes_on]
+                memory.claim(self.f, self.ev.address(store), self.lanes * store.view.dtype.size_bytes)
 
     def settle(self) -> None:
         """Ends the kernel: stores past the caches become visible before whatever says that the launch is done."""

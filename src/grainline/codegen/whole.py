@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from grainline.base.dtypes import I64
-from grainline.codegen import reduction
+from grainline.codegen import memory, reduction
 from grainline.codegen.elementwise import apply
 from grainline.codegen.emit import FunctionText, Reg, constant, i64
 from grainline.codegen.evaluate import Evaluator
 from grainline.codegen.private import Array
 from grainline.plan.whole_schedule import PrivateArray, Segment, WholeSchedule
-from grainline.tile.access import effect_axes, operands_of
+from grainline.tile.access import effect_axes, operands_of, tile_axes
 from grainline.tile.ir import FOLD_RIGHT, Axis, Operation, Region, Tile
 
 
@@ -31,6 +31,7 @@ class WholeBody:
         self.schedule = schedule
         self.scratch = scratch
         self.bound = evaluator.program.bound_axes
+        self.is_flat = not tile_axes(evaluator.program) and len(schedule.segments) == 1
         self.segment = schedule.segments[0]
         evaluator.reduce_here = self._reduce
 
@@ -62,6 +63,7 @@ class WholeBody:
 
     def _store_nest(self, stores: list[Operation], axes: list[Axis]) -> None:
         if not axes:
+            self._claim(stores)
             for store in stores:
                 for tile in operands_of(store):
                     self.ev.value(tile)
@@ -82,6 +84,16 @@ class WholeBody:
 
         initial = [self._scan_start(o) for o in scans]
         self.f.loop(i64(0), self.ev.arguments.extent(axis.extent), 1, initial, step)
+
+    def _claim(self, stores: list[Operation]) -> None:
+        """Asks for the lines that packets soon write, where they follow one another in memory."""
+        if not self.is_flat or self.ev.mask is not None or self.ev.lane_axis is None:
+            return
+        for store in stores:
+            assert store.view is not None
+            form, size_bytes = self.ev.linear(store), self.ev.lanes * store.view.dtype.size_bytes
+            if form.coefficient(self.ev.lane_axis) == 1 and not form.dynamic and size_bytes >= memory.LINE_BYTES:
+                memory.claim(self.f, self.ev.address(store), size_bytes)
 
     def _scan_start(self, scan: Operation) -> Reg:
         """0, or for inclusive floats -0.0, which leaves the first element as it is."""
