@@ -76,7 +76,7 @@ stress: native-tests ## run GRAPHS=100000 random graphs from seed FIRST=0 on sev
 	done
 
 bench: $(STAMPS)/build $(STAMPS)/test $(STAMPS)/bench ## measure against onnxruntime; prints ratios with the noise beside them
-	@for suite in overhead startup idle shapes encoders; do $(PY) benchmarks/$$suite.py; done
+	@for suite in overhead startup idle shapes encoders networks; do $(PY) benchmarks/$$suite.py; done
 
 bench-kernels: $(STAMPS)/build $(STAMPS)/bench ## measure row kernels, products and attention at their native entry; wants the extra `peers` for torch
 	@for suite in rows 'matmul --grid' attention; do $(PY) benchmarks/$${suite%% *}.py $$(echo "$$suite " | cut -s -d' ' -f2-); done

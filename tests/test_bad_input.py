@@ -297,7 +297,7 @@ def test_odd_layouts_work(layout: str, model: Maker) -> None:
 
 
 def test_an_extent_beyond_64_bits_is_unsupported(model: Maker, good: bytes) -> None:
-    node = helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[1, 1], pads=[2**62, 0, 2**62, 0])
+    node = helper.make_node("LpPool", ["x"], ["y"], kernel_shape=[1, 1], pads=[2**62, 0, 2**62, 0])
     proto = model([node], {"x": (F32, [1, 1, 4, 4])}, {"y": (F32, None)})
     with pytest.raises(UnsupportedError, match="64 bits"):
         grainline.load(proto.SerializeToString())

@@ -81,6 +81,18 @@ def sliced(b: Builder, values: list[Value], choose: Callable[[int], int]) -> Val
     return b.slice(x, starts, lengths, [1] * len(shape))
 
 
+def windowed(b: Builder, values: list[Value], choose: Callable[[int], int]) -> Value:
+    x = _pick(_floats(values), choose)
+    shape = b.shape(x)
+    fixed = [axis for axis, extent in enumerate(shape) if isinstance(extent, int) and extent >= 4]
+    if not fixed or len(shape) > 4:
+        return x
+    axis, (step, dilation) = fixed[choose(len(fixed))], ((1, 1), (2, 1), (1, 3))[choose(3)]
+    steps = (int(shape[axis]) - 1 - dilation) // step + 1
+    new = (*shape[:axis], steps, 2, *shape[axis + 1 :])
+    return b.emit("windows", (x,), x.dtype, new, axis=axis, step=step, dilation=dilation)
+
+
 def joined(b: Builder, values: list[Value], choose: Callable[[int], int]) -> Value:
     x = _pick(_floats(values), choose)
     shape = list(b.shape(x))
@@ -104,7 +116,7 @@ def folded(b: Builder, values: list[Value], choose: Callable[[int], int]) -> Val
 
 
 STEPS: tuple[Step, ...] = (
-    unary, binary, with_literal, choice, transposed, merged, reduced, sliced, joined, converted, folded,
+    unary, binary, with_literal, choice, transposed, merged, reduced, sliced, windowed, joined, converted, folded,
 )  # fmt: skip
 
 

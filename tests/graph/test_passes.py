@@ -16,6 +16,7 @@ from grainline.graph.passes.common_subexpressions import CommonSubexpressions
 from grainline.graph.passes.eliminate_dead import EliminateDead
 from grainline.graph.passes.fold_constants import FoldConstants
 from grainline.graph.passes.simplify import Simplify
+from grainline.graph.passes.sink_transposes import SinkTransposes
 from grainline.graph.verify import verify
 from tests.graph.random_graphs import feeds, graphs
 
@@ -51,6 +52,55 @@ def test_all_passes_keep_the_results(graph: Graph) -> None:
     after = run_passes(graph)
     verify(after)
     close(interp.run(graph, feeds(2, 3)), interp.run(after, feeds(2, 3)))
+
+
+def channels_last(*names: str) -> tuple[list[Node], list[Value]]:
+    """Values [2, 3, 4, 5] that a kernel stored as [2, 4, 5, 3]"""
+    nodes, turned = [], []
+    for name in names:
+        stored = Value(f"{name}_stored", F32, (2, 4, 5, 3))
+        turned.append(Value(f"{name}_turned", F32, (2, 3, 4, 5)))
+        nodes.append(Node("neg", (Value(name, F32, (2, 4, 5, 3)),), (stored,)))
+        nodes.append(Node("transpose", (stored,), (turned[-1],), {"perm": (0, 3, 1, 2)}))
+    return nodes, turned
+
+
+SUNK = {
+    "two operands": ("add", {}, (2, 3, 4, 5), (2, 4, 5, 3)),
+    "a smaller operand": ("mul", {}, (2, 3, 4, 5), (2, 4, 5, 3)),
+    "reduce": ("reduce", {"kind": "sum", "axes": (2, 3)}, (2, 3, 1, 1), (2, 1, 1, 3)),
+    "concat": ("concat", {"axis": 1}, (2, 6, 4, 5), (2, 4, 5, 6)),
+    "pad": ("pad", {"before": (0, 0, 1, 2), "value": 7.0}, (2, 3, 6, 9), (2, 6, 9, 3)),
+}
+
+
+@pytest.mark.parametrize("name", SUNK)
+def test_transposes_sink_below_work_that_can_be_done_in_the_order_of_their_source(name: str) -> None:
+    op, attributes, shape, stored = SUNK[name]
+    nodes, (x, y) = channels_last("x", "y")
+    scale = Value("scale", F32, (3, 1, 1))
+    operands = {"two operands": (x, y), "a smaller operand": (x, scale), "concat": (x, y)}.get(name, (x,))
+    result = Value("result", F32, shape)
+    inputs = (Value("x", F32, (2, 4, 5, 3)), Value("y", F32, (2, 4, 5, 3)), scale)
+    graph = Graph("g", inputs, (("out", result),), (*nodes, Node(op, operands, (result,), attributes)), {})
+    verify(graph)
+    after = EliminateDead().run(SinkTransposes().run(graph))
+    verify(after)
+    worked = next(node for node in after.nodes if node.op == op)
+    assert worked.output.shape == stored and after.nodes[-1].op == "transpose"
+    rng = np.random.default_rng(1)
+    given_feeds = {v.name: rng.standard_normal(v.shape).astype(np.float32) for v in inputs}
+    assert bits(interp.run(graph, given_feeds)) == bits(interp.run(after, given_feeds))
+
+
+def test_transposes_that_keep_the_last_axis_or_turn_an_input_stay() -> None:
+    x, t, y = Value("x", F32, (2, 3, 4)), Value("t", F32, (2, 4, 3)), Value("y", F32, (2, 4, 3))
+    of_input = (Node("transpose", (x,), (t,), {"perm": (0, 2, 1)}), Node("mul", (t, t), (y,)))
+    graph = Graph("g", (x,), (("out", y),), of_input, {})
+    assert [node.op for node in SinkTransposes().run(graph).nodes] == ["transpose", "mul"]
+    s, u, z = Value("s", F32, (2, 3, 4)), Value("u", F32, (3, 2, 4)), Value("z", F32, (3, 2, 4))
+    heads = (Node("neg", (x,), (s,)), Node("transpose", (s,), (u,), {"perm": (1, 0, 2)}), Node("mul", (u, u), (z,)))
+    assert [node.op for node in SinkTransposes().run(Graph("g", (x,), (("out", z),), heads, {})).nodes][-1] == "mul"
 
 
 def close(before: list[np.ndarray], after: list[np.ndarray]) -> None:

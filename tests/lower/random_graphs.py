@@ -117,6 +117,18 @@ def _slice(g):
     g.add("slice", (v,), shape, {"starts": starts, "steps": steps})
 
 
+def _windows(g):
+    v = g.pick([v for v in g.values if 8 in v.shape])
+    if v is None:
+        return
+    axis = v.shape.index(8)
+    steps, taps, step, dilation = ((6, 3, 1, 1), (3, 4, 2, 1), (2, 4, 4, 1), (2, 3, 1, 3), (8, 1, 1, 1))[
+        g.rng.integers(5)
+    ]
+    attributes = {"axis": axis, "step": step, "dilation": dilation}
+    g.add("windows", (v,), (*v.shape[:axis], steps, taps, *v.shape[axis + 1 :]), attributes)
+
+
 def _expand(g):
     v = g.pick([v for v in g.values if 1 in v.shape])
     if v is not None:
@@ -183,7 +195,7 @@ def _pad(g):
 
 _STEPS = {
     "unary": _unary, "scalar": _scalar, "binary": _binary, "binary2": _binary, "reduce": _reduce,
-    "transpose": _transpose, "reshape": _reshape, "slice": _slice, "expand": _expand, "concat": _concat,
+    "transpose": _transpose, "reshape": _reshape, "slice": _slice, "windows": _windows, "expand": _expand, "concat": _concat,
     "matmul_weight": _matmul_weight, "matmul": _matmul, "gather": _gather, "pad": _pad,
 }  # fmt: skip
 

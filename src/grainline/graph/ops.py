@@ -9,6 +9,8 @@ Attributes (by operator):
 * `reshape`: no attribute; the target is the output value's shape. Same elements in row-major order.
 * `transpose`: perm. `expand`: target is the output's shape (broadcast).
 * `slice`: starts, steps (one extent per axis; steps are non-zero ints; a start is already clamped and non-negative).
+* `windows`: axis, step, dilation (positive ints); axis becomes two, of the output's extents: element [.., i, j, ..] is
+  input[.., i * step + j * dilation, ..]. A view in which elements show more than once.
 * `concat`: axis. `pad`: before (extents per axis, >= 0), value (Python scalar); the output's shape says the rest.
 * `gather`: axis; inputs (data, indices of i32/i64); negative indices count from the end; out of range is an error.
 * `gather_nd`: inputs (data, i0, i1, ...): element [i0[...], i1[...], trailing axes]; the indices broadcast together.
@@ -39,7 +41,7 @@ POINTWISE: dict[str, int] = {
     "where": 3,
 }
 
-VIEWS = frozenset({"reshape", "transpose", "slice", "expand"})
+VIEWS = frozenset({"reshape", "transpose", "slice", "expand", "windows"})
 OTHER = frozenset({"reduce", "cumsum", "matmul", "concat", "pad", "gather", "gather_nd", "iota", "extents", "host"})
 ALL = frozenset(POINTWISE) | VIEWS | OTHER
 

@@ -170,6 +170,13 @@ def slice_(node: Node, arrays: list[Array], env: Env) -> Array:
     return x
 
 
+def windows(node: Node, arrays: list[Array], env: Env) -> Array:
+    axis = node.attributes["axis"]
+    steps, taps = target_shape(node, env)[axis : axis + 2]
+    begins = node.attributes["step"] * np.arange(steps)
+    return np.take(arrays[0], begins[:, None] + node.attributes["dilation"] * np.arange(taps), axis=axis)
+
+
 def concat(node: Node, arrays: list[Array], env: Env) -> Array:
     return np.concatenate(arrays, axis=node.attributes["axis"])
 
@@ -272,6 +279,7 @@ MEANINGS: dict[str, Meaning] = {
     "transpose": transpose,
     "expand": expand,
     "slice": slice_,
+    "windows": windows,
     "concat": concat,
     "pad": pad,
     "gather": gather,

@@ -173,6 +173,11 @@ def _gather(node: Node) -> Shape | None:
     return (*data[:axis], *indices, *data[axis + 1 :])
 
 
+def _windows(node: Node) -> Shape | None:
+    shape, axis, found = node.inputs[0].shape or (), node.attributes["axis"], node.output.shape or ()
+    return (*shape[:axis], *found[axis : axis + 2], *shape[axis + 1 :])
+
+
 def _concat(node: Node) -> Shape | None:
     axis = node.attributes["axis"]
     shape = list(node.inputs[0].shape or ())
@@ -192,8 +197,8 @@ def _extents(node: Node) -> Shape | None:
     return found if len(found) <= 1 and product(found) == len(node.attributes["values"]) else (-1,)
 
 
-ARITY = {"reshape": 1, "transpose": 1, "slice": 1, "expand": 1, "reduce": 1, "cumsum": 1, "matmul": 2, "pad": 1,
-         "gather": 2, "iota": 0, "extents": 0}  # fmt: skip
+ARITY = {"reshape": 1, "transpose": 1, "slice": 1, "expand": 1, "windows": 1, "reduce": 1, "cumsum": 1, "matmul": 2,
+         "pad": 1, "gather": 2, "iota": 0, "extents": 0}  # fmt: skip
 
 SHAPES: dict[str, Callable[[Node], Shape | None]] = {
     "pointwise": _pointwise,
@@ -202,6 +207,7 @@ SHAPES: dict[str, Callable[[Node], Shape | None]] = {
     "transpose": _transpose,
     "gather": _gather,
     "concat": _concat,
+    "windows": _windows,
     "matmul": _matmul,
     "extents": _extents,
 }
@@ -226,6 +232,7 @@ ATTRIBUTES: dict[str, frozenset[str]] = {
     "cumsum": frozenset({"axis", "exclusive"}),
     "transpose": frozenset({"perm"}),
     "slice": frozenset({"starts", "steps"}),
+    "windows": frozenset({"axis", "step", "dilation"}),
     "concat": frozenset({"axis"}),
     "pad": frozenset({"before", "value"}),
     "gather": frozenset({"axis"}),

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from grainline.graph.ir import Value
-from grainline.importer import attention, elementwise, indexing, linear, normalisation, quantisation, reductions, shape
+from grainline.importer import (
+    attention,
+    convolution,
+    elementwise,
+    indexing,
+    linear,
+    normalisation,
+    quantisation,
+    reductions,
+    shape,
+)
 from grainline.importer.builder import Builder
 from grainline.importer.call import Call
 from grainline.importer.half import widened
@@ -14,7 +24,7 @@ Rule = Callable[[Builder, Call], list[Value | None]]
 
 #: these move elements of any type as they are
 MOVEMENT = (shape, indexing)
-ARITHMETIC = (attention, elementwise, reductions, linear, normalisation, quantisation)
+ARITHMETIC = (attention, convolution, elementwise, reductions, linear, normalisation, quantisation)
 
 TABLE: dict[tuple[str, str], list[tuple[int, Rule]]] = {
     **{key: rows for family in MOVEMENT for key, rows in family.TABLE.items()},

@@ -4,7 +4,7 @@ A `Layout` maps the logical axes of a value to addresses. Each axis is a tuple o
 first, in elements; an axis of extent 1 has no factor. Keeping factors apart lets views compose that a single stride per
 axis cannot express: merging [B, H] to [B*H] and splitting it again costs nothing, whatever the strides are.
 
-Every function is pure; `reshape` and `slice_` return None where no layout without a copy exists.
+Every function is pure; `reshape`, `slice_` and `windows` return None where no layout without a copy exists.
 """
 
 from __future__ import annotations
@@ -98,6 +98,21 @@ def slice_(
         offset = offset + _inside(start, single, extent) * stride
         axes.append(() if extent == 1 else ((extent, stride * step),))
     return Layout(tuple(axes), offset)
+
+
+def windows(
+    layout: Layout, axis: int, step: int, dilation: int, extents: tuple[int | Expr, int | Expr]
+) -> Layout | None:
+    """`axis` becomes two of these extents: windows, `step` elements apart, and their taps, `dilation` apart."""
+    single = merge(list(layout.axes[axis]))
+    if len(single) > 1:
+        return None
+    stride = single[0][1] if single else 0
+    made = tuple(
+        () if extent == 1 else ((extent, stride * apart),)
+        for extent, apart in zip(extents, (step, dilation), strict=True)
+    )
+    return replace(layout, axes=(*layout.axes[:axis], *made, *layout.axes[axis + 1 :]))
 
 
 def _inside(start: int | Expr, source: list[Factor], extent: int | Expr) -> int | Expr:

@@ -561,4 +561,9 @@ def _view_layout(node: Node, source: lay.Layout, shape: tuple[Extent, ...]) -> l
         return lay.expand(source, shape)
     if node.op == "slice":
         return lay.slice_(source, tuple(node.attributes["starts"]), tuple(node.attributes["steps"]), shape)
+    if node.op == "windows":
+        axis = node.attributes["axis"]
+        return lay.windows(
+            source, axis, node.attributes["step"], node.attributes["dilation"], (shape[axis], shape[axis + 1])
+        )
     return lay.reshape(source, shape)

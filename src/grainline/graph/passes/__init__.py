@@ -18,6 +18,7 @@ from grainline.graph.passes.fold_constants import FoldConstants
 from grainline.graph.passes.gather_first import GatherFirst
 from grainline.graph.passes.hoist_pointwise import HoistPointwise
 from grainline.graph.passes.simplify import Simplify
+from grainline.graph.passes.sink_transposes import SinkTransposes
 from grainline.graph.passes.split_reduce import SplitReduce
 
 
@@ -31,6 +32,7 @@ class Pass(Protocol):
 ORDER: tuple[Pass, ...] = (
     Simplify(),
     GatherFirst(),
+    SinkTransposes(),
     FoldConstants(),
     CommonSubexpressions(),
     EliminateDead(),
