@@ -10,15 +10,23 @@ namespace grainline {
 namespace {
 
 constexpr int64_t kTasksPerHome = 64;  // smaller tasks than that are not tried
-constexpr size_t kMostChoices = 160;   // 8 numbers of homes, at most 7 grains each
+constexpr size_t kMostChoices = 160;   // 8 numbers of homes, at most 8 grains each
 
 int64_t ceil_div(int64_t value, int64_t unit) { return (value - 1) / unit + 1; }
 
+constexpr double kOverflow = 4;  // of what does not fit, see beyond
+
+// Of bytes that are walked through again and again, those that are not found in caches that hold
+// `held`: all of them once they are a third more, for what comes next drives out what is next.
+double beyond(double bytes, double held) {
+  return std::min(bytes, kOverflow * std::max(bytes - held, 0.0));
+}
+
 // Bytes that fit a cache cost what the next nearer one could not hold; homes bring their own.
 double memory_ps(double bytes, int homes, const MachineCosts& c) {
-  const double beyond_nearest = std::max(bytes - homes * c.nearest_bytes, 0.0);
-  const double beyond_private = std::max(bytes - homes * c.private_bytes, 0.0);
-  const double beyond_shared = std::max(bytes - c.shared_bytes, 0.0);
+  const double beyond_nearest = beyond(bytes, homes * c.nearest_bytes);
+  const double beyond_private = beyond(bytes, homes * c.private_bytes);
+  const double beyond_shared = beyond(bytes, c.shared_bytes);
   const double near = std::max(beyond_nearest - beyond_private, 0.0);
   const double shared = std::max(beyond_private - beyond_shared, 0.0);
   return near * c.private_byte_ps + shared * c.shared_byte_ps + beyond_shared * c.memory_byte_ps;
@@ -44,6 +52,18 @@ double finish(int64_t tasks, double each, double last, int64_t others, double de
   const double earliest = delay + static_cast<double>(rounds + (rest == others)) * each;
   const double end = tasks > taken ? std::max(caller, latest) : caller;
   return last > 0 ? std::max(end, std::min(caller, earliest) + last) : end;
+}
+
+// Two tasks of which the caller's is longer by what it does before the other home has begun.
+int64_t head_start_grain(const LaunchWork& w, bool is_hot, const MachineCosts& c) {
+  const auto blocks = static_cast<double>(std::max<int64_t>(w.blocks, 1));
+  const double late =
+      is_hot ? c.hot_delay_ps - c.hot_paid_ps : c.parked_delay_ps - c.parked_paid_ps;
+  const double memory = memory_ps(static_cast<double>(w.traffic_bytes), 2, c);
+  const double per_block =
+      overlapped(static_cast<double>(w.work_ps), memory) * (1 + c.crowd) / blocks;
+  const double more = per_block > 0 ? std::max(late, 0.0) / per_block : 0;
+  return std::max<int64_t>(static_cast<int64_t>(std::min((blocks + more) / 2, blocks)), 1);
 }
 
 // Costs that were set once; never freed, because somebody may be copying them.
@@ -98,7 +118,7 @@ double launch_time(const LaunchWork& w, int64_t grain, int homes, bool is_hot,
   const double paid = is_hot ? c.hot_paid_ps : c.parked_paid_ps;
   const double delay = is_hot ? c.hot_delay_ps : c.parked_delay_ps + levels * c.home_delay_ps;
   const double cores = finish(blocks / grain, each, last, homes - 1, std::max(delay - paid, 0.0));
-  const double bus = std::max(bytes - c.shared_bytes, 0.0) * c.bus_byte_ps;
+  const double bus = beyond(bytes, c.shared_bytes) * c.bus_byte_ps;
   return paid + std::max(cores, bus);
 }
 
@@ -147,6 +167,7 @@ LaunchChoice choose_launch(const LaunchWork& work, int homes_allowed, bool is_ho
       if (grain != before) consider(grain, homes);
       before = grain;
     }
+    if (homes == 2) consider(head_start_grain(work, is_hot, costs), homes);
   }
   const auto is_as_good = [&](const LaunchChoice& choice) {
     return choice.time_ps <= best_ps * (1 + costs.tie);

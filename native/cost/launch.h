@@ -34,7 +34,7 @@ struct MachineCosts {
   double nearest_bytes = 32 << 10;  // first cache of a core
   double private_bytes = 1 << 20;   // all caches of a core
   double shared_bytes = 32 << 20;   // cache of all cores
-  double private_byte_ps = 5;       // what a byte beyond the first cache adds on one core
+  double private_byte_ps = 5;       // a byte that is not found in the first cache, on one core
   double shared_byte_ps = 6.5;      // beyond the core's own
   double memory_byte_ps = 48;       // beyond all
   double bus_byte_ps = 29;          // a byte of memory, all cores together
@@ -68,8 +68,9 @@ struct LaunchTerms {
 LaunchTerms launch_terms(const LaunchWork& work, double blocks_ps, int64_t grain, int homes,
                          bool is_hot, const MachineCosts& costs);
 
-// The choice that ends first among the whole range and 1, 2, 4 ... 64 equal tasks a home. Of those
-// within `tie` of it the safest: fewest homes, then smallest tasks.
+// The choice that ends first among the whole range, 1, 2, 4 ... 64 equal tasks a home, and for two
+// homes a task each of which the caller's is longer, for it begins first. Of those within `tie` of
+// it the safest: fewest homes, then smallest tasks.
 LaunchChoice choose_launch(const LaunchWork& work, int homes_allowed, bool is_hot,
                            const MachineCosts& costs);
 

@@ -263,4 +263,4 @@ def test_dear_vector_math_goes_to_the_pool_sooner_by_one_set_of_prices(start: st
     machine = machine.without_hot_threads() if start == "condvar" else machine
     dear = [rows_for_the_pool(name, 768, machine) for name in ("masked_softmax", "swiglu", "gelu_residual")]
     cheap = [rows_for_the_pool(name, 768, machine) for name in ("rms_norm", "layer_norm", "rope")]
-    assert max(dear) * 1.25 < min(cheap), f"{dear} and {cheap} rows"
+    assert max(dear) * 1.1 < min(cheap), f"{dear} and {cheap} rows"

@@ -29,6 +29,12 @@ def test_plan_prints_every_candidate_and_the_pick(capsys: pytest.CaptureFixture[
         assert sum(terms) == pytest.approx(total, abs=0.05), "the terms are the prediction, up to a launch"
 
 
+def test_what_does_not_fit_as_products_is_a_whole_program_and_plan_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(["plan", "attention", "1x1x1x100000x100000x8x8", "--rows", "1"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"^ \*  whole", out, re.MULTILINE) and re.search("refused mma: .* MiB of scratch", out)
+
+
 def test_plan_says_whose_prices_chose(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     origin = machine_of(host_target()).origin
     monkeypatch.setenv("GRAINLINE_HOT_THREADS", "0")
@@ -96,7 +102,6 @@ def test_a_kernel_is_chosen_by_the_names_that_explain_prints(
         (["plan", "attention", f"1x1x1x1x{2**30}x8x8"], "at most 4294967295 elements"),
         (["plan", "attention", "3x7"], "seven extents"),
         (["plan", "attention", "1x3x2x4x4x8x8"], "multiple of Hkv"),
-        (["plan", "attention", "1x1x1x100000x100000x8x8"], "cannot be planned: .* MiB of scratch"),
         (["plan", "rms_norm", "3x8", "--measure", "--threads", "999"], "threads cannot be timed"),
         (["plan", "attention", "1x1x1x4x4x8x8", "--measure"], "no candidates to be timed"),
     ],

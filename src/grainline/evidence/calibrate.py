@@ -8,7 +8,7 @@ length dispatched to two homes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -44,6 +44,7 @@ ROUNDS = 5
 TURN_NS = 400_000  # shortest batch that is timed
 RAGGED = 331  # elements of a row that is no whole number of cache lines
 PRODUCT = (96, 256, 384)  # rows, contracted, columns
+NEAR_ROWS = 80
 AWAKE_HANDOVERS = 1000
 ASLEEP_HANDOVERS = 40
 # How long threads have slept: between two launches that are far apart, or that follow each other in one run.
@@ -258,14 +259,29 @@ def _threads(target: Target) -> dict[str, Any]:
     """Launches of known length on one home and on two."""
     long = _busy(1024, 1024, target)
     raw: dict[str, Any] = {"tasks": MANY}
-    raw["one"], raw["long"] = _busy(1, 2048, target).entries_ns(), long.entries_ns()
-    raw["two, hot"] = _busy(2, 2048, target).dispatches_ns(1)
+    raw["two"] = [_halved(timed) for timed in (_busy(2, 2048, target), *_near_copies(target))]
+    raw["long"] = long.entries_ns()
     raw["hand over, awake"] = _handovers(0, AWAKE_HANDOVERS, True)
     raw["many"] = _busy(MANY, 16, target).dispatches_ns(1)
     raw["both"] = long.dispatches_ns(64)
     for start, asleep_ns in ASLEEP_NS.items():
         raw[f"hand over, {start}"] = _handovers(asleep_ns, ASLEEP_HANDOVERS, start != "condvar")
     return raw | _woken(target)
+
+
+def _near_copies(target: Target) -> Iterator[Timed]:
+    """Copies in the core's own cache, of rows that share no cache line and of rows that do, a block each."""
+    for n in (16 * (RAGGED // 16), RAGGED):
+        yield Timed(Sample(row_program("row copy", NEAR_ROWS, n), LOCAL, target.packet_width), target)
+
+
+def _halved(timed: Timed) -> dict[str, Any]:
+    """A launch of two equal tasks, beside what it takes alone."""
+    alone, shared = [], []
+    for _ in range(ROUNDS):
+        alone.append(timed.entry_ns())
+        shared.append(timed.dispatch_ns(timed.realisation.blocks // 2))
+    return {"kernel": timed.name, "alone": alone, "ns": shared}
 
 
 def _handovers(asleep_ns: int, repeat: int, keeps_hot: bool) -> list[float]:

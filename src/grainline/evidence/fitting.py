@@ -5,7 +5,7 @@
      "products": {price: {"shape", "ns": [...]}},
      "memory":   {place: {"bytes", "items", "ns": [...]}},
      "reach":    [{"kernel", "kind", "bytes", "items", "ns": [...]}],
-     "threads":  {start: [...]}}
+     "threads":  {"two": [{"kernel", "alone": [...], "ns": [...]}], what: [...]}}
 
 Prices of work are nonnegative and minimise the sum of squared relative errors of fast turns, for others only add to
 them; a weak pull towards the prior settles what the samples leave open. Everything else follows from medians, step by
@@ -26,6 +26,7 @@ from grainline.plan.machine import Machine
 
 PULL = 1e-3  # weight of the prior beside one sample
 SWEEPS = 2000
+OVERFLOW = 4  # of bytes beyond a cache, how many are not found in it; as in `launch_time`
 LATE_TASKS = 16  # of the launch that says what a woken thread saves
 ASLEEP = ("parked", "condvar")
 
@@ -118,20 +119,17 @@ def _memory(machine: Machine, raw: Raw, homes: int) -> dict[str, float]:
         arithmetic = _priced(sample["items"], machine.picoseconds)
         return float(max((median(sample["ns"]) * 1e3) ** 2 - arithmetic**2, 0.0) ** 0.5)
 
-    def beyond(place: str, limit: float) -> float:
-        return max(raw[place]["bytes"] - limit, 1.0)
+    def bytes_of(place: str) -> tuple[float, ...]:
+        return tuple(max(amount, 1.0) for amount in levels(machine, raw[place]["bytes"]))
 
-    near = [memory_ps(place) / beyond(place, machine.nearest_bytes) for place in ("private", "private, ragged rows")]
-    private_byte = sum(near) / len(near)
-    private = (machine.private_bytes - machine.nearest_bytes) * private_byte
-    shared = max(memory_ps("shared") - private, 0.0) / beyond("shared", machine.private_bytes)
-    inner = private + (machine.shared_bytes - machine.private_bytes) * shared
-    memory = max(memory_ps("memory") - inner, 0.0) / beyond("memory", machine.shared_bytes)
-    found = {
-        "private_byte_ps": private_byte,
-        "shared_byte_ps": max(shared, private_byte),
-        "memory_byte_ps": max(memory, shared, private_byte),
-    }
+    near = [memory_ps(place) / bytes_of(place)[0] for place in ("private", "private, ragged rows")]
+    prices = [sum(near) / len(near)]
+    for level, place in ((1, "shared"), (2, "memory")):
+        amounts = bytes_of(place)
+        nearer = sum(amount * price for amount, price in zip(amounts[:level], prices, strict=True))
+        # What a farther cache takes is no less than what a nearer one does.
+        prices.append(max((memory_ps(place) - nearer) / amounts[level], prices[-1]))
+    found = dict(zip(("private_byte_ps", "shared_byte_ps", "memory_byte_ps"), prices, strict=True))
     if homes > 1:
         found["bus_byte_ps"] = median(raw["bus"]["ns"]) * 1e3 / raw["bus"]["bytes"]
     return {name: _rounded(value) for name, value in found.items()}
@@ -153,30 +151,37 @@ def _reach(machine: Machine, raw: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def traffic_ps(machine: Machine, size: float) -> float:
-    """What one thread waits for `size` bytes: those that fit a cache cost what the next nearer one could not hold."""
-    limits = (machine.nearest_bytes, machine.private_bytes, machine.shared_bytes, float("inf"))
+    """What one thread waits for `size` bytes, as `launch_time` has it."""
     prices = (machine.private_byte_ps, machine.shared_byte_ps, machine.memory_byte_ps)
-    return sum(
-        price * max(min(size, high) - low, 0.0)
-        for low, high, price in zip(limits[:-1], limits[1:], prices, strict=True)
-    )
+    return sum(amount * price for amount, price in zip(levels(machine, size), prices, strict=True))
+
+
+def levels(machine: Machine, size: float) -> tuple[float, float, float]:
+    """Of `size` bytes those that are found in the core's own cache, in that of all, and in memory only.
+
+    Walked through again and again, nothing is found in a cache that holds three quarters of it.
+    """
+    limits = (machine.nearest_bytes, machine.private_bytes, machine.shared_bytes)
+    nearest, private, shared = (min(size, OVERFLOW * max(size - limit, 0.0)) for limit in limits)
+    return max(nearest - private, 0.0), max(private - shared, 0.0), shared
 
 
 def _threads(raw: Raw) -> dict[str, float]:
     """What handing over, a task, late starts and company take, for the model of `launch_time`.
 
     Dispatches that work for no time show what the caller pays. A launch of two equal tasks is over when the other
-    home has come, has done one and has been joined. Many almost empty tasks show what a task takes, a long launch of
-    arithmetic what company does. What a thread that sleeps loses is in `_lost`.
+    home has come, has done one and has been joined; that takes longer where lines pass between the homes, so several
+    kernels say it. Many almost empty tasks show what a task takes, a long launch of arithmetic what company does. What
+    a thread that sleeps loses is in `_lost`.
     """
-    one, long, two, many, company = (median(raw[label]) * 1e3 for label in ("one", "long", "two, hot", "many", "both"))
-    hot_paid = median(raw["hand over, awake"]) * 1e3
-    task = max(many - (two - one), 0.0) / (raw["tasks"] / 2)
-    delay = max(two - one - task, hot_paid)
-    crowd = max((2 * company - hot_paid - delay) / long - 1, 0.0)
-    found = {"task_ps": task, "hot_paid_ps": hot_paid, "hot_delay_ps": delay, "crowd": crowd}
+    long, many, company, awake = (median(raw[label]) * 1e3 for label in ("long", "many", "both", "hand over, awake"))
+    late = [1e3 * (median(each["ns"]) - median(each["alone"]) / 2) for each in raw["two"]]
+    task = max(many - late[0], 0.0) / (raw["tasks"] / 2)
+    delay = max(median(late) - task, awake)
+    crowd = max((2 * company - awake - delay) / long - 1, 0.0)
+    found = {"task_ps": task, "hot_paid_ps": awake, "hot_delay_ps": delay, "crowd": crowd}
     for start in ASLEEP:
-        paid = max(median(raw[f"hand over, {start}"]) * 1e3, hot_paid)
+        paid = max(median(raw[f"hand over, {start}"]) * 1e3, awake)
         lost = _lost(raw, start, crowd) - LATE_TASKS * task - paid
         found |= {f"{start}_paid_ps": paid, f"{start}_delay_ps": max(lost, paid, delay)}
     return {name: _rounded(value) for name, value in found.items()}
