@@ -48,7 +48,7 @@ struct Tensor {
 
 class Generator {
  public:
-  Generator(uint64_t seed, bool is_split) : random_(seed), is_split_(is_split) {
+  Generator(uint64_t seed, Copies copies) : random_(seed), copies_(copies) {
     tables().strings = {"stress"};
     add({"InferShape"});
     for (size_t i = 1 + random_() % 4; i-- > 0;) add_input();
@@ -71,6 +71,7 @@ class Generator {
 
  private:
   Program& tables() { return graph_.tables; }
+  bool is_fused() { return copies_ == Copies::fused || (copies_ == Copies::mixed && chance(0.5)); }
   bool chance(double p) { return std::uniform_real_distribution<>(0, 1)(random_) < p; }
 
   int64_t value(int64_t number) {
@@ -127,7 +128,7 @@ class Generator {
     const int64_t row = copy_row(source, copy);
     if (!source.contents.empty())
       take_pages(copy, source.contents.size() * kWordBytes + kChainExtraBytes);
-    if (!is_split_ && chance(0.5)) {
+    if (is_fused()) {
       const char* kernel = source.place == Place::object ? "MakeSureTensorAtDevice" : "CopyH2D";
       copy.allocation = add({kernel, row, row + 1, 0, source.made});
       copy.made = {copy.allocation};
@@ -169,7 +170,7 @@ class Generator {
   void submit_flow(int64_t flow, const std::vector<int64_t>& sources,
                    const std::vector<Tensor*>& reads, std::vector<Tensor>& copies) {
     std::vector<int64_t> parts;
-    if (!is_split_ && chance(0.5)) {
+    if (is_fused()) {
       parts = {add({"CopyFlowLaunch", flow, 0, 0, sources})};
     } else {
       const int64_t calc = add({"CalcCopyFlowAllocSizes", flow, 0, 0, sources});
@@ -272,6 +273,7 @@ class Generator {
     for (const Tensor* read : reads)
       node.before.insert(node.before.end(), read->made.begin(), read->made.end());
     if (target.allocation >= 0) node.before.push_back(target.allocation);
+    node.before.insert(node.before.end(), target.users.begin(), target.users.end());
     if (scratch.allocation >= 0) node.before.push_back(scratch.allocation);
     const int64_t launched = add(std::move(node));
     for (Tensor* read : reads) read->users.push_back(launched);
@@ -362,7 +364,7 @@ class Generator {
   }
 
   std::mt19937_64 random_;
-  const bool is_split_;
+  const Copies copies_;
   CopyGraph graph_;
   std::map<int64_t, int64_t> values_;
   std::vector<Tensor> live_;
@@ -372,8 +374,8 @@ class Generator {
 
 }  // namespace
 
-CopyGraph random_copy_graph(uint64_t seed, bool is_split) {
-  return Generator(seed, is_split).graph();
+CopyGraph random_copy_graph(uint64_t seed, Copies copies) {
+  return Generator(seed, copies).graph();
 }
 
 std::shared_ptr<Program> program_of_copies(const CopyGraph& graph, const std::vector<size_t>& order,
@@ -382,6 +384,8 @@ std::shared_ptr<Program> program_of_copies(const CopyGraph& graph, const std::ve
   std::vector<int64_t> place(order.size());
   for (size_t at = 0; at < order.size(); ++at) place[order[at]] = static_cast<int64_t>(at);
   std::vector<std::vector<int64_t>> before, relations;
+  const bool has_streams =
+      std::ranges::any_of(graph.nodes, [](const CopyNode& node) { return node.stream != 0; });
   for (const size_t index : order) {
     const CopyNode& node = graph.nodes[index];
     const bool is_ahead = has_relations && !node.related.empty();
@@ -392,6 +396,7 @@ std::shared_ptr<Program> program_of_copies(const CopyGraph& graph, const std::ve
                                                                    : WorkerClass::normal);
     tables.node_rows.push_back({kernel_number(kernel), node.a, node.b, node.c, 0, 0, 0, 0});
     tables.node_workers.push_back({worker, worker});
+    if (has_streams) tables.node_streams.push_back(node.stream);
     before.emplace_back(), relations.emplace_back();
     for (const int64_t other : node.before) {
       const bool is_related = is_ahead && std::ranges::count(node.related, other) > 0;

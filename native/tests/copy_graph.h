@@ -20,6 +20,7 @@ struct CopyNode {
   int64_t a = 0, b = 0, c = 0;
   std::vector<int64_t> before = {};   // who it waits for with the original edges
   std::vector<int64_t> related = {};  // of a Free: those of `before` that are launches
+  int64_t stream = 0;
 };
 
 // Tables without order, nodes in the order in which one after the other may run, and the oracle.
@@ -34,8 +35,10 @@ struct CopyGraph {
   size_t launches = 0;
 };
 
-// split: chains alone, as Frees that run ahead of launches need them; else fused nodes too.
-CopyGraph random_copy_graph(uint64_t seed, bool is_split);
+// split: chains alone, as Frees that run ahead of launches need them. fused: nodes that allocate
+// and submit, as several streams have them.
+enum class Copies { mixed, split, fused };
+CopyGraph random_copy_graph(uint64_t seed, Copies copies);
 
 // Nodes in this order. has_relations: a Free does not wait for its launches. Null: what refused it
 // is in *status.

@@ -1,16 +1,17 @@
 // stress_copies [first seed] [count]: random graphs with copies on the discrete device.
 //
 // Each graph (copy_graph.h) runs on the sequential, both topological and the multi-worker
-// executors, on a device that is slow at random, has little memory, is checked or not, and fails
-// now and then. Every run must
+// executors, on one stream and spread over several (stream_graph.h), on a device that is slow at
+// random, has little memory, is checked or not, and fails now and then. Every run must
 //   end (an alarm names the seed otherwise),
 //   return what the oracle says,
-//   succeed wherever the sequential executor does with the same capacity,
+//   succeed wherever the sequential executor does with the same capacity and one stream,
 //   after a failure or an end of sequence, at a node, a submission or a completion, report that
 //   status, leak nothing, and succeed the next time.
 // Meant for the sanitizers: the host buffers of copies are gone as soon as they may be.
 // unproven: Frees stand right behind their allocations, without regard to the proof; the program
 // must then complain, which shows that it can.
+// unordered: streams do not wait for each other now and then; the same.
 #include <signal.h>
 #include <unistd.h>
 
@@ -25,6 +26,7 @@
 #include "device/discrete_device.h"
 #include "memory/poison.h"
 #include "pool_fixture.h"
+#include "stream_graph.h"
 
 using namespace grainline;
 using namespace grainline::test;
@@ -204,12 +206,38 @@ bool check_arm(const CopyGraph& graph, const Arm& arm, const DiscreteDevice::Opt
   return was_ok;
 }
 
-void check_graph(uint64_t seed, bool is_unproven, Tally& tally) {
+enum class Flaw { none, unproven, unordered };
+
+// Memory that one stream gave back is of use to another when that one has waited.
+void check_streams(uint64_t seed, bool drops_events, std::mt19937_64& random, Tally& tally) {
+  const size_t streams = 2 + random() % 3;
+  const CopyGraph graph =
+      spread_over_streams(random_copy_graph(seed, Copies::fused), streams, drops_events, random);
+  const auto workers = static_cast<int>(2 + random() % 3);
+  using enum ExecutorKind;
+  const Arm arms[] = {
+      {"sequential, streams", {sequential, 0, 0}, false, Frees::in_sequence},
+      {"topological, streams", {topological, 0, 0}, false, Frees::in_sequence},
+      {"priority topological, streams", {priority_topological, 0, 0}, false, Frees::in_sequence},
+      {"several workers, streams", {multi_worker, workers, 0}, false, Frees::in_sequence},
+  };
+  for (const Arm& arm : arms) {
+    DiscreteDevice::Options options;
+    const bool has_room = random() % 2;
+    options.arena.capacity_bytes =
+        has_room ? kPage * 16 * graph.nodes.size() : graph.peak_bytes + random() % 8 * kPage;
+    options.is_checked = drops_events || random() % 2;
+    check_arm(graph, arm, options, has_room, random, tally);
+  }
+  tally.nodes += graph.nodes.size();
+}
+
+void check_graph(uint64_t seed, Flaw flaw, Tally& tally) {
   current_seed = seed;
   alarm(kPatienceSeconds);
   std::mt19937_64 random(seed + 1);
-  const CopyGraph mixed_graph = random_copy_graph(seed, false);
-  const CopyGraph split_graph = random_copy_graph(seed, true);
+  const CopyGraph mixed_graph = random_copy_graph(seed, Copies::mixed);
+  const CopyGraph split_graph = random_copy_graph(seed, Copies::split);
   const auto options_for = [&](const CopyGraph& graph) {
     DiscreteDevice::Options options;
     options.arena.capacity_bytes = graph.peak_bytes + random() % 4 * kPage;
@@ -217,9 +245,9 @@ void check_graph(uint64_t seed, bool is_unproven, Tally& tally) {
     return options;
   };
   const auto workers = static_cast<int>(2 + random() % 3);
-  const Frees frees = is_unproven    ? Frees::unproven
-                      : random() % 2 ? Frees::early
-                                     : Frees::in_sequence;
+  const Frees frees = flaw == Flaw::unproven ? Frees::unproven
+                      : random() % 2         ? Frees::early
+                                             : Frees::in_sequence;
   using enum ExecutorKind;
   const Arm in_sequence{"sequential", {sequential, 0, 0}, false, Frees::in_sequence};
   const Arm plain[] = {
@@ -240,6 +268,7 @@ void check_graph(uint64_t seed, bool is_unproven, Tally& tally) {
   options = options_for(split_graph);
   has_memory = check_arm(split_graph, in_sequence, options, false, random, tally);
   check_arm(split_graph, ahead, options, has_memory, random, tally);
+  check_streams(seed, flaw == Flaw::unordered, random, tally);
   ++tally.graphs;
   tally.nodes += mixed_graph.nodes.size() + split_graph.nodes.size();
 }
@@ -249,10 +278,13 @@ void check_graph(uint64_t seed, bool is_unproven, Tally& tally) {
 int main(int argc, char** argv) {
   const uint64_t first = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 0;
   const uint64_t count = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 200;
-  const bool is_unproven = argc > 3 && std::strcmp(argv[3], "unproven") == 0;
+  const std::string_view found = argc > 3 ? argv[3] : "";
+  const Flaw flaw = found == "unproven"    ? Flaw::unproven
+                    : found == "unordered" ? Flaw::unordered
+                                           : Flaw::none;
   signal(SIGALRM, [](int) { complain("hangs"); });
   Tally tally;
-  for (uint64_t seed = first; seed < first + count; ++seed) check_graph(seed, is_unproven, tally);
+  for (uint64_t seed = first; seed < first + count; ++seed) check_graph(seed, flaw, tally);
   std::printf("%" PRIu64 " graphs, %" PRIu64 " nodes, %" PRIu64 " runs, %" PRIu64
               " out of memory, %" PRIu64 " faults: all as the oracle says\n",
               tally.graphs, tally.nodes, tally.runs, tally.out_of_memory, tally.faults);
