@@ -50,6 +50,7 @@ class Generator {
  public:
   Generator(uint64_t seed, Copies copies) : random_(seed), copies_(copies) {
     tables().strings = {"stress"};
+    graph_.kernels = kFolds;
     add({"InferShape"});
     for (size_t i = 1 + random_() % 4; i-- > 0;) add_input();
   }
@@ -295,18 +296,19 @@ class Generator {
     const auto number = static_cast<int64_t>(p.host_calls.size());
     const auto begin = static_cast<int64_t>(p.slot_lists.size());
     CopyNode node{"HostCall", number};
-    graph_.argument_words.emplace_back();
+    graph_.host_calls.argument_words.emplace_back();
     for (const Tensor& argument : arguments) {
       p.slot_lists.push_back(argument.slot);
       node.before.push_back(argument.allocation);
-      graph_.argument_words.back().push_back(argument.contents.size());
+      graph_.host_calls.argument_words.back().push_back(argument.contents.size());
     }
     const auto end = static_cast<int64_t>(p.slot_lists.size());
     Tensor result{Place::object, slot(SlotKind::object), {}, {}, {}};
     p.slot_lists.push_back(result.slot);
     p.host_calls.push_back({number, begin, end, end, end + 1});
-    graph_.result_words.push_back(1 + some_words());
-    result.contents = folded(static_cast<uint64_t>(number), graph_.result_words.back(), contents);
+    graph_.host_calls.result_words.push_back(1 + some_words());
+    result.contents =
+        folded(static_cast<uint64_t>(number), graph_.host_calls.result_words.back(), contents);
     const int64_t called = add(std::move(node));
     result.made = {called};
     result.users = {called};
@@ -394,7 +396,7 @@ std::shared_ptr<Program> program_of_copies(const CopyGraph& graph, const std::ve
     const auto worker = static_cast<int64_t>(section == "memory"   ? WorkerClass::memory
                                              : section == "launch" ? WorkerClass::launch
                                                                    : WorkerClass::normal);
-    tables.node_rows.push_back({kernel_number(kernel), node.a, node.b, node.c, 0, 0, 0, 0});
+    tables.node_rows.push_back({kernel_number(kernel), node.a, node.b, node.c, node.d, 0, 0, 0});
     tables.node_workers.push_back({worker, worker});
     if (has_streams) tables.node_streams.push_back(node.stream);
     before.emplace_back(), relations.emplace_back();
@@ -408,7 +410,7 @@ std::shared_ptr<Program> program_of_copies(const CopyGraph& graph, const std::ve
   }
   tables.watchers = reversed(rows_of(before), order.size());
   tables.relations = rows_of(relations);
-  return packed_program(tables, kFolds, status);
+  return packed_program(tables, graph.kernels, status);
 }
 
 uint64_t hash_of(const uint64_t* words, size_t count) {

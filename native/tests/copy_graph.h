@@ -21,6 +21,13 @@ struct CopyNode {
   std::vector<int64_t> before = {};   // who it waits for with the original edges
   std::vector<int64_t> related = {};  // of a Free: those of `before` that are launches
   int64_t stream = 0;
+  int64_t d = 0;
+};
+
+// How many words each call of the host makes and reads.
+struct HostCalls {
+  std::vector<size_t> result_words;
+  std::vector<std::vector<size_t>> argument_words;
 };
 
 // Tables without order, nodes in the order in which one after the other may run, and the oracle.
@@ -29,8 +36,8 @@ struct CopyGraph {
   std::vector<CopyNode> nodes;
   std::vector<std::vector<uint64_t>> inputs;   // contents
   std::vector<std::vector<uint64_t>> outputs;  // what must come out
-  std::vector<size_t> result_words;            // by host call
-  std::vector<std::vector<size_t>> argument_words;
+  std::vector<TileKernel> kernels;             // by key number
+  HostCalls host_calls;
   size_t peak_bytes = 0;  // of device memory, node by node, in pages of the allocator
   size_t launches = 0;
 };

@@ -153,7 +153,7 @@ class Spreading {
     const auto number = static_cast<int64_t>(events.size());
     events.push_back(number);
     const int64_t behind = queues_[other][position - 1];
-    const Clock& clock = clocks_[static_cast<size_t>(behind)];
+    const Clock clock = clocks_[static_cast<size_t>(behind)];
     const int64_t sent =
         add({"SendEvents", static_cast<int64_t>(other), number, number + 1, {behind}}, clock);
     node.before.push_back(

@@ -1,8 +1,9 @@
 // stress_copies [first seed] [count]: random graphs with copies on the discrete device.
 //
 // Each graph (copy_graph.h) runs on the sequential, both topological and the multi-worker
-// executors, on one stream and spread over several (stream_graph.h), on a device that is slow at
-// random, has little memory, is checked or not, and fails now and then. Every run must
+// executors, on one stream and spread over several (stream_graph.h), and so does one with loops and
+// branches (flow_graph.h), on a device that is slow at random, has little memory, is checked or
+// not, and fails now and then. Every run must
 //   end (an alarm names the seed otherwise),
 //   return what the oracle says,
 //   succeed wherever the sequential executor does with the same capacity and one stream,
@@ -11,7 +12,8 @@
 // Meant for the sanitizers: the host buffers of copies are gone as soon as they may be.
 // unproven: Frees stand right behind their allocations, without regard to the proof; the program
 // must then complain, which shows that it can.
-// unordered: streams do not wait for each other now and then; the same.
+// unordered: streams do not wait for each other now and then; unread: what a
+// turn carries on does not wait for who reads what it replaces; the same.
 #include <signal.h>
 #include <unistd.h>
 
@@ -24,6 +26,7 @@
 
 #include "copy_graph.h"
 #include "device/discrete_device.h"
+#include "flow_graph.h"
 #include "memory/poison.h"
 #include "pool_fixture.h"
 #include "stream_graph.h"
@@ -59,12 +62,13 @@ bool call_host(void* context, RunState& state, const HostCallRow& row) {
   const std::vector<int64_t>& lists = state.program().slot_lists;
   std::vector<std::vector<uint64_t>> contents;
   for (int64_t i = row.argument_begin; i < row.argument_end; ++i) {
-    const size_t words = graph.argument_words[number][static_cast<size_t>(i - row.argument_begin)];
+    const size_t words =
+        graph.host_calls.argument_words[number][static_cast<size_t>(i - row.argument_begin)];
     const auto slot = static_cast<size_t>(lists[static_cast<size_t>(i)]);
     const auto* data = reinterpret_cast<const uint64_t*>(state.slots[slot].data);
     contents.emplace_back(data, data + words);
   }
-  auto* result = new HostTensor(folded(number, graph.result_words[number], contents));
+  auto* result = new HostTensor(folded(number, graph.host_calls.result_words[number], contents));
   const auto slot = static_cast<size_t>(lists[static_cast<size_t>(row.result_begin)]);
   state.slots[slot].data = reinterpret_cast<std::byte*>(result->data());
   state.slots[slot].object = result;
@@ -84,8 +88,16 @@ struct Tally {
   uint64_t graphs = 0, nodes = 0, runs = 0, out_of_memory = 0, faults = 0;
 };
 
+// What a node does in the place of its kernel: fails when it runs for the `left`th time from now.
+struct Injection {
+  KernelFn kernel = nullptr;
+  StatusCode code = StatusCode::ok;
+  int left = 0;
+} injection;
+
 bool injected(RunState& state, const Node& node) {
-  return state.fail(static_cast<StatusCode>(node.a), "injected");
+  if (injection.left-- != 1) return injection.kernel(state, node);
+  return state.fail(injection.code, "injected");
 }
 
 struct Arm {
@@ -129,14 +141,17 @@ class Bench {
     static_cast<void>(state_->trim(0));
     return device_.arena().statistics().live_bytes;
   }
-  // The node at this place fails in the next run.
-  Status run_with_fault_at(size_t place, StatusCode code) {
-    const Node node =
-        std::exchange(program_->nodes[place], {injected, static_cast<int32_t>(code), 0, 0, 0});
+  // The node at this place fails in the next run, when it is its turn for that time; ok: it was
+  // not.
+  Status run_with_fault_at(size_t place, int time, StatusCode code) {
+    KernelFn& kernel = program_->nodes[place].fn;
+    injection = {std::exchange(kernel, injected), code, time};
     Status status = run();
-    program_->nodes[place] = node;
+    kernel = injection.kernel;
     return status;
   }
+  // Of the runs so far.
+  size_t peak_bytes() const { return state_->recent_peak_bytes(); }
   size_t nodes() const { return program_->nodes.size(); }
   Disturbance& disturbance() { return device_.disturbance(); }
 
@@ -156,6 +171,10 @@ class Bench {
   std::vector<std::vector<uint64_t>> inputs_;
 };
 
+bool has_frames(const CopyGraph& graph) {
+  return std::ranges::count(graph.nodes, "BranchDone", &CopyNode::kernel) > 0;
+}
+
 StatusCode some_failure(std::mt19937_64& random) {
   return random() % 2 ? StatusCode::end_of_sequence : StatusCode::kernel_failed;
 }
@@ -171,12 +190,20 @@ void check_faults(const CopyGraph& graph, Bench& bench, std::mt19937_64& random,
   };
   for (int i = 0; i < 3; ++i) {
     const StatusCode code = some_failure(random);
-    check(code, bench.run_with_fault_at(random() % bench.nodes(), code), "a node");
+    const size_t place = random() % bench.nodes();
+    Status found = bench.run_with_fault_at(place, 1 + static_cast<int>(random() % 3), code);
+    if (found.is_ok()) found = bench.run_with_fault_at(place, 1, code);
+    if (found.is_ok() && has_frames(graph)) continue;  // a branch that was not taken
+    check(code, found, "a node");
   }
   for (const Moment moment : {Moment::submission, Moment::completion}) {
     const StatusCode code = some_failure(random);
     bench.disturbance().inject(moment, static_cast<int64_t>(random() % graph.launches), code);
-    check(code, bench.run(), moment == Moment::submission ? "a submission" : "a completion");
+    Status found = bench.run();
+    // Of launches in branches that are not taken there are no commands.
+    for (size_t i = 0; found.is_ok() && has_frames(graph) && i < graph.launches; ++i)
+      found = bench.run();
+    check(code, found, moment == Moment::submission ? "a submission" : "a completion");
   }
 }
 
@@ -206,7 +233,7 @@ bool check_arm(const CopyGraph& graph, const Arm& arm, const DiscreteDevice::Opt
   return was_ok;
 }
 
-enum class Flaw { none, unproven, unordered };
+enum class Flaw { none, unproven, unordered, unread };
 
 // Memory that one stream gave back is of use to another when that one has waited.
 void check_streams(uint64_t seed, bool drops_events, std::mt19937_64& random, Tally& tally) {
@@ -227,6 +254,39 @@ void check_streams(uint64_t seed, bool drops_events, std::mt19937_64& random, Ta
     options.arena.capacity_bytes =
         has_room ? kPage * 16 * graph.nodes.size() : graph.peak_bytes + random() % 8 * kPage;
     options.is_checked = drops_events || random() % 2;
+    check_arm(graph, arm, options, has_room, random, tally);
+  }
+  tally.nodes += graph.nodes.size();
+}
+
+// Whoever is asked for, a topological executor walks the frames. In the order of the nodes it needs
+// what the structure needs, so that twice as much is room for all that is torn.
+void check_frames(uint64_t seed, bool keeps_reads, std::mt19937_64& random, Tally& tally) {
+  const CopyGraph graph = random_flow_graph(seed, keeps_reads);
+  const auto workers = static_cast<int>(2 + random() % 3);
+  using enum ExecutorKind;
+  const Arm in_order{"priority topological, frames", {priority_topological, 0, 0}, false, {}};
+  const Arm others[] = {
+      {"topological, frames", {topological, 0, 0}, false, {}},
+      {"sequential, frames", {sequential, 0, 0}, false, {}},
+      {"several workers, frames", {multi_worker, workers, 0}, false, {}},
+  };
+  DiscreteDevice::Options options;
+  options.arena.capacity_bytes = size_t{1} << 30;
+  const size_t peak_bytes = [&] {
+    Bench bench(graph, in_order, options);
+    current_arm = in_order.name;
+    require(bench.run().is_ok(), "fails where there is room");
+    return bench.peak_bytes();
+  }();
+  options.arena.capacity_bytes = 2 * peak_bytes + 16 * kPage;
+  check_arm(graph, in_order, options, true, random, tally);
+  options.arena.capacity_bytes = peak_bytes + random() % 4 * kPage;
+  check_arm(graph, in_order, options, false, random, tally);
+  for (const Arm& arm : others) {
+    const bool has_room = random() % 2;
+    options.arena.capacity_bytes = has_room ? size_t{1} << 30 : peak_bytes + random() % 8 * kPage;
+    options.is_checked = random() % 2;
     check_arm(graph, arm, options, has_room, random, tally);
   }
   tally.nodes += graph.nodes.size();
@@ -269,6 +329,7 @@ void check_graph(uint64_t seed, Flaw flaw, Tally& tally) {
   has_memory = check_arm(split_graph, in_sequence, options, false, random, tally);
   check_arm(split_graph, ahead, options, has_memory, random, tally);
   check_streams(seed, flaw == Flaw::unordered, random, tally);
+  check_frames(seed, flaw != Flaw::unread, random, tally);
   ++tally.graphs;
   tally.nodes += mixed_graph.nodes.size() + split_graph.nodes.size();
 }
@@ -281,6 +342,7 @@ int main(int argc, char** argv) {
   const std::string_view found = argc > 3 ? argv[3] : "";
   const Flaw flaw = found == "unproven"    ? Flaw::unproven
                     : found == "unordered" ? Flaw::unordered
+                    : found == "unread"    ? Flaw::unread
                                            : Flaw::none;
   signal(SIGALRM, [](int) { complain("hangs"); });
   Tally tally;
