@@ -176,6 +176,17 @@ def test_standard_attention(groups: int, is_causal: int) -> None:
     check("Attention", split | {"m": f32(S, T + 3)} | past, outputs=3, domain="")
 
 
+def test_a_query_that_sees_nothing_gives_zeros() -> None:
+    mask = np.ones((S, T), bool)
+    mask[2] = False
+    feeds = {"q": f32(B, 1, S, H), "k": f32(B, 1, T, H), "v": f32(B, 1, T, H), "m": mask}
+    for form in ({}, {"is_causal": 1}):
+        built = single("Attention", feeds, opset=23, symbolic=False, **form)
+        built.ir_version = 10
+        (found,) = grainline.load(built.SerializeToString()).run(feeds)
+        assert not found[:, :, 2].any() and np.isfinite(found).all() and found[:, :, 3].all()
+
+
 def test_lengths_stay_symbolic() -> None:
     """One compiled attention serves every batch and length, and one kernel holds it."""
     weights = {"w": f32(D, 3 * D), "b": f32(3 * D)}

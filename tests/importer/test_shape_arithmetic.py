@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
+import grainline
 from grainline.base.errors import FeedError
 from grainline.graph import interp
 from grainline.graph.ir import Graph
@@ -82,3 +83,18 @@ def test_a_reshape_that_cannot_fit_is_refused_by_the_run() -> None:
     assert interp.run(graph, {"x": np.zeros((1, 5, 2), np.float32)})[0].shape == (2, 5)
     with pytest.raises(FeedError, match="elements"):
         interp.run(graph, {"x": X})
+
+
+def test_a_guard_follows_a_symbol_that_turns_out_to_be_another() -> None:
+    """The reshape counts on x1; the concat finds afterwards that x1 is z1."""
+    feeds = {"x": np.ones((2, 3), np.float32), "y": np.ones((3, 2), np.float32), "z": np.ones((1, 3), np.float32)}
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"]), helper.make_node("Gather", ["s", "one"], ["n"]),
+        helper.make_node("Concat", ["n", "two"], ["t"], axis=0), helper.make_node("Reshape", ["y", "t"], ["r"]),
+        helper.make_node("Concat", ["z", "x"], ["c"], axis=0),
+    ]  # fmt: skip
+    weights = {"one": np.array([1]), "two": np.array([2])}
+    loaded = grainline.load(model(nodes, feeds, ["r", "c"], weights).SerializeToString())
+    assert [array.shape for array in loaded.run(feeds)] == [(3, 2), (3, 3)]
+    with pytest.raises(FeedError, match="number of elements"):
+        loaded.run(feeds | {"y": np.ones((5, 2), np.float32)})

@@ -19,7 +19,6 @@ from grainline.graph.ir import Value
 from grainline.importer.builder import Builder, Decline
 from grainline.importer.call import Call, only
 from grainline.importer.linear import product_of
-from grainline.importer.normalisation import softmax_over
 
 Rule = Callable[[Builder, Call], list[Value | None]]
 
@@ -32,13 +31,14 @@ class Scores:
     """What happens to the scores, f32[B, N, S, T], before their softmax.
 
     `terms` broadcast to them and are added; `is_causal`: a query sees `past` keys, and of the others those up to its
-    own.
+    own; what the rest gets is `hidden`.
     """
 
     scale: float
     terms: tuple[Value, ...] = ()
     is_causal: bool = False
     past: Extent = 0
+    hidden: float = LOWEST
 
 
 def attended(b: Builder, q: Value, k: Value, v: Value, scores: Scores) -> Value:
@@ -49,17 +49,26 @@ def attended(b: Builder, q: Value, k: Value, v: Value, scores: Scores) -> Value:
     for term in (*scores.terms, *_causal(b, shape, scores)):
         _fit_scores(b, term, shape)
         x = b.binary("add", x, term)
-    return product_of(b, softmax_over(b, x, (3,)), v)
+    return product_of(b, _shares(b, x), v)
+
+
+def _shares(b: Builder, scores: Value) -> Value:
+    """The softmax of each row; zeros where all of it is minus infinity. The greatest of a row gives 1, so the sum of
+    any other row is no less."""
+    greatest = b.with_scalar("max", b.reduce("max", scores, (3,)), LOWEST)
+    raised = b.unary("exp", b.binary("sub", scores, greatest))
+    total = b.with_scalar("max", b.reduce("sum", raised, (3,)), 0.5)
+    return b.binary("mul", raised, b.unary("reciprocal", total))
 
 
 def _causal(b: Builder, shape: Sequence[Extent], scores: Scores) -> tuple[Value, ...]:
-    """[S, T]: the lowest number where the key comes after the query."""
+    """[S, T]: what hides a key that comes after the query"""
     if not scores.is_causal:
         return ()
     rows = b.emit("iota", (), I64, (shape[2], 1), start=scores.past, step=1, axis=0)
     columns = b.emit("iota", (), I64, (1, shape[3]), start=0, step=1, axis=1)
     hidden = b.binary("gt", columns, rows)
-    return (b.where(hidden, b.literal(LOWEST, F32), b.literal(0.0, F32)),)
+    return (b.where(hidden, b.literal(scores.hidden, F32), b.literal(0.0, F32)),)
 
 
 def _fit_scores(b: Builder, term: Value, shape: Sequence[Extent]) -> None:
@@ -275,21 +284,26 @@ def standard_attention(b: Builder, call: Call) -> list[Value | None]:
         raise Decline("its output of products is not compiled")
     if call.real("softcap", 0.0) or (call.integer("is_causal", 0) and past_k is not None):
         raise Decline("softcap, or a causal mask after past keys, is not compiled")
+    if max(call.integer(f"{side}_window_size", -1) for side in ("left", "right")) >= 0:
+        raise Decline("a window of keys is not compiled")
     counts = [call.integer(name, 0) for name in ("q_num_heads", "kv_num_heads", "kv_num_heads")]
     q, k, v = (x if b.rank(x) == 4 else split_heads(b, x, count) for x, count in zip(given, counts, strict=True))
     if past_k is not None and past_v is not None:
         k, v = join(b, (past_k, k), 2), join(b, (past_v, v), 2)
     scale = call.real("scale") if call.has("scale") else _scale(b, call, q)
-    scores = Scores(scale, _standard_mask(b, mask), bool(call.integer("is_causal", 0)))
+    terms = _standard_mask(b, call, mask, b.shape(k)[2])
+    scores = Scores(scale, terms, bool(call.integer("is_causal", 0)), hidden=-math.inf)
     heads = b.shape(q)[1]
     y = attended(b, q, repeat_heads(b, k, heads), repeat_heads(b, v, heads), scores)
     return [merge_heads(b, y) if b.rank(given[0]) == 3 else y, k, v][: len(call.outputs)]
 
 
-def _standard_mask(b: Builder, mask: Value | None) -> tuple[Value, ...]:
+def _standard_mask(b: Builder, call: Call, mask: Value | None, total: Extent) -> tuple[Value, ...]:
     if mask is None:
         return ()
     only(mask, BOOL, F32)
+    if call.version >= 24 and b.shape(mask)[-1:] not in ((1,), (total,)):
+        raise Decline("only a run knows whether the mask is shorter than the keys")
     if mask.dtype == BOOL:
         return (_hiding(b, mask, -math.inf),)
     return (mask,)

@@ -224,6 +224,18 @@ class Builder:
             self.guards.append(Guard(dims.symbol(symbol.name), by, reason, self.node_name))
         self.replacements[symbol] = by
 
+    def settled_guards(self) -> tuple[Guard, ...]:
+        """The guards in symbols that nothing replaced. A minimum or maximum stays what its guard is about, and so does
+        a symbol from outside."""
+        own = {
+            atom: by
+            for atom, by in self.replacements.items()
+            if isinstance(atom, Sym) and atom.name not in self._given
+        }  # fmt: skip
+        return tuple(
+            replace(g, left=extents.apply_all(g.left, own), right=extents.apply_all(g.right, own)) for g in self.guards
+        )
+
     def symbols(self) -> frozenset[str]:
         """All symbols made so far, here and around."""
         return frozenset(self._symbols)

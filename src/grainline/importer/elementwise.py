@@ -12,8 +12,8 @@ from grainline.base.dtypes import ALL, BF16, BOOL, F32, F64, I64, U64, DType
 from grainline.base.errors import ModelError
 from grainline.graph.ir import Value
 from grainline.importer.builder import Builder, Decline
-from grainline.importer.call import FLOAT, Call, axis_of, only
-from grainline.importer.proto import messages
+from grainline.importer.call import Call, axis_of, only
+from grainline.importer.proto import attribute
 
 Rule = Callable[[Builder, Call], list[Value | None]]
 
@@ -280,8 +280,7 @@ def activated(b: Builder, call: Call, x: Value, parameters: dict[str, float]) ->
         return x
     if rows is None or rows[0][0] > ACTIVATION_OPSET:
         raise Decline(f"its activation {name!r} is not supported")
-    made = messages().AttributeProto
-    attributes = {key: made(name=key, type=FLOAT, f=number) for key, number in parameters.items()}
+    attributes = {key: attribute(key, number) for key, number in parameters.items()}
     inner = replace(
         call, op_type=name, domain="", version=ACTIVATION_OPSET, inputs=(x,), attributes=attributes,
     )  # fmt: skip

@@ -25,6 +25,7 @@ from grainline.importer.contents import propagate
 from grainline.importer.coverage import rule_for
 from grainline.importer.flow import Formal
 from grainline.importer.proto import OpenModel
+from grainline.importer.recurrent import GATES, expanded
 from grainline.importer.tensors import Tensor, constant_of, read_tensor, text_of
 from grainline.importer.types import declared
 
@@ -158,6 +159,9 @@ def _import_call(frame: Frame, call: Call, spans: Mapping[int, tuple[int, int]])
     try:
         if function is not None:
             results = _inline(frame, call, function)
+        elif call.op_type in GATES and call.domain == "":
+            host.check_call(call, host.schema_of(call, ""))
+            results = _inline(frame, call, expanded(call))
         elif call.op_type == "Constant" and call.domain == "":
             results = [_constant(frame, call, spans)]
         else:
@@ -293,7 +297,7 @@ def _subgraph(
     constants = {name: constant for name, constant in b.constants.items() if name in read}
     info = ModelInfo(outputs=tuple(declared(info) for info in proto.output))
     graph = Graph(
-        f"{call.label}.{attribute}", inputs, outputs, tuple(b.nodes), constants, guards=tuple(b.guards), info=info
+        f"{call.label}.{attribute}", inputs, outputs, tuple(b.nodes), constants, guards=b.settled_guards(), info=info
     )
     changed = map_extents(graph, lambda extent: extents.apply_all(extent, b.replacements))
     return replace(changed, inputs=inputs, guards=graph.guards), list(captures.values())

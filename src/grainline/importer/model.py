@@ -208,7 +208,7 @@ def _finished(
     b = frame.builder
     read = {value.name for node in b.nodes for value in node.inputs} | {value.name for _, value in outputs}
     constants = {name: constant for name, constant in b.constants.items() if name in read}
-    graph = Graph(proto.name, inputs, outputs, tuple(b.nodes), constants, defaults, tuple(b.guards), info)
+    graph = Graph(proto.name, inputs, outputs, tuple(b.nodes), constants, defaults, b.settled_guards(), info)
     if not b.replacements:
         return graph
     changed = map_extents(graph, cache(lambda extent: extents.apply_all(extent, b.replacements)))

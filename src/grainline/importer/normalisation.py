@@ -27,12 +27,9 @@ def _softmax_axes(b: Builder, call: Call, x: Value) -> tuple[int, ...]:
 def softmax(b: Builder, call: Call) -> list[Value | None]:
     x = call.input(0)
     only(x, F32, F64)
-    return [softmax_over(b, x, _softmax_axes(b, call, x))]
-
-
-def softmax_over(b: Builder, x: Value, axes: tuple[int, ...]) -> Value:
+    axes = _softmax_axes(b, call, x)
     raised = b.unary("exp", b.binary("sub", x, b.reduce("max", x, axes)))
-    return b.binary("mul", raised, b.unary("reciprocal", b.reduce("sum", raised, axes)))
+    return [b.binary("mul", raised, b.unary("reciprocal", b.reduce("sum", raised, axes)))]
 
 
 def log_softmax(b: Builder, call: Call) -> list[Value | None]:

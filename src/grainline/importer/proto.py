@@ -56,6 +56,22 @@ def messages() -> ModuleType:
     return module
 
 
+def attribute(name: str, value: Any) -> Any:
+    """An AttributeProto that holds a number, integers, or a graph."""
+    made = messages().AttributeProto(name=name)
+    if isinstance(value, int):
+        made.type, made.i = made.INT, value
+    elif isinstance(value, float):
+        made.type, made.f = made.FLOAT, value
+    elif isinstance(value, list):
+        made.type = made.INTS
+        made.ints.extend(value)
+    else:
+        made.type = made.GRAPH
+        made.g.CopyFrom(value)
+    return made
+
+
 def open_model(source: Any) -> OpenModel:
     """Opens and parses; ModelError when the source is not a model."""
     if isinstance(source, str | os.PathLike):

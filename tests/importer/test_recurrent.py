@@ -1,4 +1,4 @@
-"""Recurrent cells on the host against another engine: directions, early ends, clipping, activations, initial states."""
+"""Recurrent cells, written out and compiled, against another engine: directions, early ends, clipping, activations, initial states."""
 
 from __future__ import annotations
 
@@ -95,8 +95,25 @@ def test_what_does_not_fit_is_named() -> None:
     weights = {"w": np.ones((1, 8, 2), np.float32), "r": np.ones((1, 8, 2), np.float32)}
     feeds = {"x": x, "lengths": np.array([1, 4], np.int32)}
     model = single("LSTM", feeds, weights=weights, order=["x", "w", "r", "", "lengths"], opset=14, hidden_size=2)
-    with pytest.raises(grainline.KernelError, match="sequence_lens"):
-        grainline.load(model.SerializeToString()).run(feeds)
+    loaded = grainline.load(model.SerializeToString())
+    for wrong in (4, -1):
+        with pytest.raises(grainline.KernelError, match="index"):
+            loaded.run(feeds | {"lengths": np.array([1, wrong], np.int32)})
     model = single("LSTM", {"x": x}, weights=weights, opset=14, hidden_size=2, activations=["Sigmoid", "Tanh", "Cube"])
-    with pytest.raises(grainline.KernelError, match="Cube"):
-        grainline.load(model.SerializeToString()).run({"x": x})
+    with pytest.raises(grainline.ModelError, match="Cube"):
+        grainline.load(model.SerializeToString())
+    weights["r"] = np.ones((1, 6, 2), np.float32)
+    with pytest.raises(grainline.ModelError, match="weights do not fit the cell"):
+        grainline.load(single("LSTM", {"x": x}, weights=weights, opset=14, hidden_size=2).SerializeToString())
+
+
+@pytest.mark.parametrize("op", GATES)
+def test_a_step_is_a_few_launches_and_nothing_runs_on_the_host(op: str) -> None:
+    explanation = grainline.load(cell(op, SEED + 3)[0].SerializeToString()).explain()
+    assert "host " not in explanation
+    x, weights = {"x": np.ones((3, 2, 4), np.float32)}, {}
+    for name, shape in (("w", (1, GATES[op] * 4, 4)), ("r", (1, GATES[op] * 4, 4)), ("b", (1, 8 * GATES[op]))):
+        weights[name] = np.ones(shape, np.float32)
+    explanation = grainline.load(single(op, x, weights=weights, opset=14, hidden_size=4).SerializeToString()).explain()
+    states, steps = {"RNN": (1, 1), "GRU": (1, 4), "LSTM": (2, 2)}[op]
+    assert explanation.count("<-") == 1 + states + steps, "one product before all steps, and zeros for each state"
