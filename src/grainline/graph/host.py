@@ -82,6 +82,13 @@ class HostCall:
     def get(self, name: str, default: Any = None) -> Any:
         return self.attributes.get(name, default)
 
+    def text(self, name: str, default: str) -> str:
+        found = self.get(name, default)
+        return found.decode() if isinstance(found, bytes) else found
+
+    def texts(self, name: str) -> list[str]:
+        return [item.decode() for item in self.get(name, ())]
+
     def subgraph(self, name: str, inputs: list[Any]) -> list[Any]:
         """Runs a sub-graph on its formal inputs; what it captures is added."""
         graph = self.node.attributes["subgraphs"].get(name)

@@ -63,13 +63,17 @@ PICOSECONDS: Table[str, float] = {
 }
 
 
+#: what only planning asks for; all other fields of a Machine are `MachineCosts`
+OF_THE_PLANNER = frozenset({"origin", "picoseconds", "fma_ps", "byte_fma_ps", "condvar_paid_ps", "condvar_delay_ps"})
+
+
 @dataclass(frozen=True, slots=True)
 class Machine:
     """Prices of one processor; `origin` says where they come from.
 
     fma_ps, byte_fma_ps: a multiply-add in the register tile of a product, of f32 and of f32 by i8. condvar_paid_ps,
     condvar_delay_ps: what parked_paid_ps and parked_delay_ps are for a thread that never spins and has just gone to
-    sleep on a condition variable. Fields after them are `MachineCosts`.
+    sleep on a condition variable. The other fields are `MachineCosts`.
     """
 
     origin: str
@@ -97,8 +101,9 @@ class Machine:
     def costs(self) -> _native.MachineCosts:
         """The native numbers that launches are chosen by."""
         costs = _native.MachineCosts()
-        for each in fields(self)[6:]:
-            setattr(costs, each.name, getattr(self, each.name))
+        for each in fields(self):
+            if each.name not in OF_THE_PLANNER:
+                setattr(costs, each.name, getattr(self, each.name))
         return costs
 
     def without_hot_threads(self) -> Machine:

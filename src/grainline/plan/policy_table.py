@@ -22,7 +22,7 @@ from grainline.plan.search import (
     CLEARLY,
     MAX_PROGRAMS,
     MOST_VARIANTS,
-    check_coefficients,
+    check_prices,
     pick,
     programs_of,
     scored,
@@ -72,7 +72,7 @@ class ProductSpace:
     ) -> ProductSpace:
         """PlanError when a coefficient is no cost."""
         coefficients = policy.coefficients(target, CostCoefficients())
-        check_coefficients(coefficients, policy)
+        check_prices(coefficients, policy)
         return ProductSpace(variants, target, options, policy, coefficients)
 
     def candidates_at(self, extents: Table[str, int], target: ExecutionTarget | None = None) -> list[ScoredCandidate]:

@@ -78,7 +78,7 @@ class Space:
         self.program, self.target, self.options, self.policy = program, target, options, policy
         check_scalars(target, options)
         self.coefficients = policy.coefficients(target, CostCoefficients())
-        check_coefficients(self.coefficients, policy)
+        check_prices(self.coefficients, policy)
         mappings, self.refusals = legal_mappings(program, host, options)
         mappings = admitted(program, mappings, self.refusals, target, options)
         if options.same_bits and policy.is_measured:
@@ -107,9 +107,12 @@ class Space:
         return found
 
 
-def check_coefficients(found: CostCoefficients, policy: ExecutionCostPolicy) -> None:
-    """PlanError unless every price is a finite number that is not negative."""
-    _checked(found, policy)
+def check_prices(found: object, policy: ExecutionCostPolicy) -> None:
+    """PlanError unless all that the policy gives are finite numbers that are not negative."""
+    try:
+        check_numbers(found, policy)  # type: ignore[arg-type]
+    except PolicyError as error:
+        raise PlanError(str(error)) from error
 
 
 def scored(
@@ -122,7 +125,7 @@ def scored(
     """A candidate with its cost; PlanError when that is none."""
     cost = policy.evaluate(target, candidate, work, coefficients)
     if not (isfinite(sum(cost)) and min(cost) >= 0):
-        _checked(cost, policy)
+        check_prices(cost, policy)
     return ScoredCandidate(candidate, work, cost)
 
 
@@ -291,10 +294,3 @@ def _check_budget(count: int, options: PlannerOptions) -> None:
             f"the search has more than {options.max_candidates} candidates; fix the axis order, the block size or the "
             "grain, or raise max_candidates"
         )
-
-
-def _checked(found: object, policy: ExecutionCostPolicy) -> None:
-    try:
-        check_numbers(found, policy)  # type: ignore[arg-type]
-    except PolicyError as error:
-        raise PlanError(str(error)) from error

@@ -13,7 +13,7 @@ Array = np.ndarray[Any, Any]
 
 def zip_map(call: Any) -> list[Any]:
     """A list with one dict per row, from class to score. x: [N, C]."""
-    x, classes = call.input(0), call.get("classlabels_int64s") or _texts(call.get("classlabels_strings"))
+    x, classes = call.input(0), call.get("classlabels_int64s") or call.texts("classlabels_strings")
     if x.ndim == 1:
         x = x.reshape(1, -1)
     if not classes or x.ndim != 2 or x.shape[1] != len(classes):
@@ -23,26 +23,26 @@ def zip_map(call: Any) -> list[Any]:
 
 def category_mapper(call: Any) -> list[Any]:
     """Text to number or number to text; what has no category becomes the default."""
-    texts, numbers = _texts(call.get("cats_strings")), call.get("cats_int64s") or []
+    texts, numbers = call.texts("cats_strings"), call.get("cats_int64s") or []
     if call.input(0).dtype.kind in "OU":
         return [_mapped(call.input(0), texts, numbers, call.get("default_int64", -1), np.int64)]
-    return [_mapped(call.input(0), numbers, texts, _text(call.get("default_string", b"_Unused")), object)]
+    return [_mapped(call.input(0), numbers, texts, call.text("default_string", "_Unused"), object)]
 
 
 def label_encoder(call: Any) -> list[Any]:
     """The first form: classes are counted from 0. Later ones are the reference's."""
-    classes = _texts(call.get("classes_strings"))
+    classes = call.texts("classes_strings")
     if not classes:
         return NotImplemented
     counted = list(range(len(classes)))
     if call.input(0).dtype.kind in "OU":
         return [_mapped(call.input(0), classes, counted, call.get("default_int64", -1), np.int64)]
-    return [_mapped(call.input(0), counted, classes, _text(call.get("default_string", b"_Unused")), object)]
+    return [_mapped(call.input(0), counted, classes, call.text("default_string", "_Unused"), object)]
 
 
 def normalizer(call: Any) -> list[Any]:
     """Rows divided by their largest element; the reference takes absolute values first, which the standard does not."""
-    if call.get("norm", b"MAX") != b"MAX":
+    if call.text("norm", "MAX") != "MAX":
         return NotImplemented
     x = call.input(0).astype(np.float32)
     largest = x.max(axis=-1, keepdims=True, initial=-np.inf)
@@ -56,14 +56,6 @@ def _mapped(x: Array, keys: list[Any], values: list[Any], default: Any, dtype: A
     result = np.empty(x.shape, dtype)
     result.reshape(-1)[:] = [table.get(item, default) for item in x.ravel().tolist()]
     return result
-
-
-def _texts(items: Any) -> list[str]:
-    return [_text(item) for item in items or []]
-
-
-def _text(item: Any) -> str:
-    return item.decode() if isinstance(item, bytes) else str(item)
 
 
 TABLE = {

@@ -13,7 +13,7 @@ import numpy as np
 
 from grainline.base.errors import KernelError
 from grainline.graph.host_ops.quantisation import saturated
-from grainline.graph.host_ops.windows import Array, auto_pad, per_axis, windows_of
+from grainline.graph.host_ops.windows import Array, per_axis, windows_of
 
 #: of gathered windows, at a time
 BUFFER_BYTES = 16 << 20
@@ -107,7 +107,7 @@ def _transposed_extents(
     rank = len(sizes)
     extra = call.get("output_padding") or [0] * rank
     pads = call.get("pads") or [0] * (2 * rank)
-    padding, wanted = auto_pad(call), call.get("output_shape")
+    padding, wanted = call.text("auto_pad", "NOTSET"), call.get("output_shape")
     if padding.startswith("SAME") and not wanted:
         wanted = [size * stride for size, stride in zip(sizes, strides, strict=True)]
     before, steps = [], []

@@ -56,11 +56,6 @@ _UPDATES: dict[str, np.ufunc] = {
 }
 
 
-def _reduction(call: Any) -> str:
-    found = call.get("reduction", b"none")
-    return found.decode() if isinstance(found, bytes) else found
-
-
 def _update(result: Array, index: Any, updates: Array, reduction: str) -> None:
     """Applies updates one after the other in row-major order."""
     if reduction == "none":
@@ -77,7 +72,7 @@ def scatter_elements(call: Any) -> list[Any]:
         )
     axis = _axis(call, data.ndim)
     result = np.array(data)
-    _update(result, _element_index(data, indices, axis), updates, _reduction(call))
+    _update(result, _element_index(data, indices, axis), updates, call.text("reduction", "none"))
     return [result]
 
 
@@ -91,9 +86,9 @@ def scatter_nd(call: Any) -> list[Any]:
     parts = tuple(inside(indices[..., p], data.shape[p]) for p in range(depth))
     if depth == 0:
         for update in updates.reshape(-1, *data.shape):
-            _update(result, ..., update, _reduction(call))
+            _update(result, ..., update, call.text("reduction", "none"))
         return [result]
-    _update(result, parts, updates, _reduction(call))
+    _update(result, parts, updates, call.text("reduction", "none"))
     return [result]
 
 

@@ -27,7 +27,7 @@ def upsample(call: Any) -> list[Any]:
         return NotImplemented
     x, scales = call.input(0), call.get("scales")
     scales = np.asarray(call.input(1) if scales is None else scales, np.float64)
-    mode = _text(call, "mode", "nearest")
+    mode = call.text("mode", "nearest")
     if scales.shape != (x.ndim,) or not (scales > 0).all() or mode not in ("nearest", "linear"):
         raise KernelError("cannot resize like this", expected=f"{x.ndim} positive scales", found=f"{scales}, {mode}")
     y = x
@@ -54,8 +54,8 @@ def grid_sample(call: Any) -> list[Any]:
     """
     x, grid = call.input(0), call.input(1)
     sizes, is_aligned = x.shape[2:], bool(call.get("align_corners", 0))
-    mode = _text(call, "mode", "linear")
-    mode, padding = GRID_MODES.get(mode, mode), _text(call, "padding_mode", "zeros")
+    mode = call.text("mode", "linear")
+    mode, padding = GRID_MODES.get(mode, mode), call.text("padding_mode", "zeros")
     if grid.shape[0] != x.shape[0] or grid.shape[-1] != len(sizes) or grid.ndim != x.ndim:
         raise KernelError("the grid does not fit the input", expected=list(x.shape), found=list(grid.shape))
     taps = []
@@ -105,11 +105,6 @@ def _folded(position: Array, size: int, padding: str, is_aligned: bool) -> tuple
         raise KernelError("cannot pad like this", expected="zeros, border or reflection", found=padding)
     is_inside = (position >= 0) & (position < size)
     return np.clip(position, 0, size - 1), is_inside if padding == "zeros" else np.array(True)
-
-
-def _text(call: Any, name: str, default: str) -> str:
-    found = call.get(name, default)
-    return found.decode() if isinstance(found, bytes) else found
 
 
 TABLE = {("", "Upsample"): upsample, ("", "Resize"): upsample, ("", "GridSample"): grid_sample}

@@ -100,7 +100,7 @@ def pad(call: Any) -> list[Any]:
         raise KernelError("Pad cuts off more than there is", expected=list(x.shape), found=around)
     x = x[tuple(slice(max(0, -low), size - max(0, -high)) for size, (low, high) in zip(x.shape, around, strict=True))]
     more = [(max(0, low), max(0, high)) for low, high in around]
-    mode: Any = call.get("mode", b"constant").decode()
+    mode: Any = call.text("mode", "constant")
     if mode != "constant":
         return [np.pad(x, more, mode=mode)]
     return [np.pad(x, more, constant_values=np.asarray(0 if fill is None else fill, x.dtype).reshape(()))]

@@ -70,10 +70,15 @@ class Windows:
         return (..., *along)
 
     def _span(self, axis: int) -> int:
-        return (self.extents[axis] - 1) * self.dilations[axis] + 1
+        return _span(self.extents[axis], self.dilations[axis])
 
     def _start(self, axis: int, step: int) -> int:
         return step * self.strides[axis] - self.before[axis]
+
+
+def _span(extent: int, dilation: int) -> int:
+    """How many elements a window covers, from its first tap to its last."""
+    return (extent - 1) * dilation + 1
 
 
 def windows_of(call: Any, sizes: Sequence[int], extents: Sequence[int]) -> Windows:
@@ -86,10 +91,10 @@ def windows_of(call: Any, sizes: Sequence[int], extents: Sequence[int]) -> Windo
         raise KernelError(
             "the window does not fit the input", expected=f"{rank} positive entries per attribute", found=list(extents)
         )
-    padding = auto_pad(call)
+    padding = call.text("auto_pad", "NOTSET")
     before, after, steps = [], [], []
     for axis, size in enumerate(sizes):
-        span = (extents[axis] - 1) * dilations[axis] + 1
+        span = _span(extents[axis], dilations[axis])
         around = (pads[axis], pads[rank + axis]) if padding == "NOTSET" else (0, 0)
         if padding.startswith("SAME"):
             around = _same(size, span, strides[axis], is_upper=padding == "SAME_UPPER")
@@ -105,11 +110,6 @@ def per_axis(call: Any, name: str, rank: int) -> tuple[int, ...]:
     if len(found) != rank:
         raise KernelError(f"the attribute {name} does not fit the input", expected=f"{rank} numbers", found=list(found))
     return found
-
-
-def auto_pad(call: Any) -> str:
-    found = call.get("auto_pad", b"NOTSET")
-    return found.decode() if isinstance(found, bytes) else str(found)
 
 
 def _same(size: int, span: int, stride: int, is_upper: bool) -> tuple[int, int]:
