@@ -437,3 +437,23 @@ def test_a_memory_limit_ends_a_run_and_not_the_process(model):
         assert small.run({"x": np.ones((8, 8), np.float32)})[0][0, 0] == 8
     finally:
         _native.set_memory_limit(1 << 62)
+
+
+def test_a_sequence_that_is_none_is_refused_at_the_entry() -> None:
+    sequence = helper.make_tensor_sequence_value_info("s", F32, None)
+    node = helper.make_node("SequenceLength", ["s"], ["n"], name="counted")
+    count = helper.make_tensor_value_info("n", TensorProto.INT64, [])
+    proto = helper.make_model(
+        helper.make_graph([node], "sequences", [sequence], [count]), opset_imports=[helper.make_opsetid("", 17)]
+    )
+    loaded, item = grainline.load(proto.SerializeToString()), np.ones((2, 3), np.float32)
+    for wrong, why in (
+        (item, "no sequence"),
+        ("abc", "no sequence"),
+        ([item, item.astype(np.int64)], "int64 at 1"),
+        ([1.0], "float at 0"),
+    ):
+        with pytest.raises(FeedError, match=why) as caught:
+            loaded.run({"s": wrong})
+        assert caught.value.value == "s" and caught.value.node is None
+    assert loaded.run({"s": [item, item[:1]]})[0] == 2 and loaded.run({"s": []})[0] == 0

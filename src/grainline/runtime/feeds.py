@@ -84,6 +84,21 @@ def _wrong(name: str, dtype: np.dtype[Any], found: str) -> FeedError:
     return FeedError("a feed has the wrong element type", value=name, expected=f"dtype {dtype}", found=found)
 
 
+def check_sequence(name: str, dtype: np.dtype[Any], value: Any) -> None:
+    """FeedError unless `value` is a list of arrays of `dtype`."""
+    wanted = f"a list of arrays of {'strings' if dtype.kind == 'O' else dtype}"
+    if not isinstance(value, list | tuple):
+        raise FeedError("a feed is no sequence", value=name, expected=wanted, found=type(value).__name__)
+    for index, item in enumerate(value):
+        found = item.dtype if isinstance(item, np.ndarray | np.generic) else None
+        is_text = dtype.kind == "O" and found is not None and found.kind in _TEXT_KINDS
+        if found != dtype and not is_text:
+            shown = type(item).__name__ if found is None else f"dtype {found}"
+            raise FeedError(
+                "a feed has an element of the wrong type", value=name, expected=wanted, found=f"{shown} at {index}"
+            )
+
+
 def refuse_names(feeds: Mapping[Any, Any], required: Sequence[str], optional: Sequence[str]) -> None:
     """Raises the FeedError that names every missing and every unknown feed and what the model knows."""
     missing = [name for name in required if name not in feeds]
