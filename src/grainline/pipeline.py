@@ -51,6 +51,9 @@ from grainline.runtime.executor import ModelExecutor
 from grainline.tile.ir import TileProgram
 from grainline.tile.text import canonical, to_text
 
+#: a kernel over many axes has many candidates, and a model must compile whatever its plans take
+PLANNING = replace(DEFAULT_OPTIONS, max_candidates=1 << 16)
+
 
 def compile_model(source: Any, options: Options, spot: saved.Spot | None = None) -> CompiledModel:
     """Compiles the model at a path, or its bytes, for this machine; loads its weights; saves the result at `spot`.
@@ -157,7 +160,7 @@ def _planner_options(options: Options) -> PlannerOptions:
         raise OptionError(
             "the option cost_policy cannot be used", expected="an ExecutionCostPolicy", found=type(policy).__name__
         )
-    return replace(DEFAULT_OPTIONS, cost_policy=policy)
+    return replace(PLANNING, cost_policy=policy)
 
 
 def _launch_table(table: PolicyTable | None, back: Mapping[str, dims.Expr]) -> LaunchTable | None:
@@ -175,7 +178,7 @@ class KernelTable:
     """
 
     target: Target
-    options: PlannerOptions = DEFAULT_OPTIONS
+    options: PlannerOptions = PLANNING
     plans: dict[str, PlanResult] = field(default_factory=dict)
     kernels: dict[str, tuple[EmittedKernel, ...]] = field(default_factory=dict)
     names: dict[str, dict[str, None]] = field(default_factory=dict)

@@ -42,6 +42,7 @@ CONVOLUTIONS = {
     "wide and dilated": ((3, 3), 32, 8, {"dilations": [2, 2]}),
     "many results": ((3, 1), 4, 40, {"auto_pad": "SAME_UPPER"}),
     "a line": ((5,), 20, 6, {"pads": [2, 2]}),
+    "a box of gaps": ((2, 2, 2), 2, 4, {"dilations": [2, 2, 2]}),
     "a box": ((2, 2, 3), 6, 4, {"strides": [1, 2, 1]}),
 }
 
@@ -67,6 +68,38 @@ def test_convolution_of_each_channel_by_itself(window: tuple[int, ...]) -> None:
     assert passes(built) == 1, "one pass multiplies and adds all taps"
     agrees_with_peer(built, {"x": x})
     agrees_with_peer(single("Conv", {"x": x}, weights=weights, group=6, strides=[2] * len(window)), {"x": x})
+
+
+@pytest.mark.parametrize("window", [(1, 1), (3, 2), (5,), (7, 7)])
+@pytest.mark.parametrize(("groups", "channels", "results"), [(2, 3, 4), (4, 1, 2), (3, 1, 1)])
+def test_convolution_in_groups(window: tuple[int, ...], groups: int, channels: int, results: int) -> None:
+    """Windows too large to be one pass are products too."""
+    x = f32(2, groups * channels, *[9 + axis for axis in range(len(window))])
+    weights = {"w": f32(groups * results, channels, *window), "b": f32(groups * results)}
+    for form in ({}, {"strides": [2] * len(window), "pads": [1] * 2 * len(window)}):
+        built = single("Conv", {"x": x}, weights=weights, group=groups, **form)
+        assert launches(built)
+        agrees_with_peer(built, {"x": x})
+
+
+TRANSPOSED = {
+    "windows that do not meet": ((2, 2), {"strides": [2, 2]}),
+    "windows that meet": ((3, 4), {"strides": [2, 2], "pads": [1, 1, 1, 1]}),
+    "uneven": ((3, 3), {"strides": [2, 3], "output_padding": [1, 2]}),
+    "gaps": ((1, 2), {"strides": [3, 3], "pads": [0, 1, 0, 0]}),
+    "a line": ((5,), {"strides": [2], "pads": [2, 1]}),
+}
+
+
+@pytest.mark.parametrize("name", TRANSPOSED)
+def test_transposed_convolution(name: str) -> None:
+    window, form = TRANSPOSED[name]
+    weights = {"w": f32(6, 4, *window), "b": f32(4)}
+    built = single("ConvTranspose", {"x": f32(2, 6, *[5] * len(window))}, weights=weights, **form)
+    products = [line for line in launches(built) if line.startswith("matmul")]
+    assert len(products) == np.prod([-(-k // s) for k, s in zip(window, form["strides"], strict=True)])
+    for size in (1, 5, 8):
+        agrees_with_peer(built, {"x": f32(2, 6, *[size] * len(window))})
 
 
 @pytest.mark.parametrize("form", [{}, {"strides": [2, 2], "pads": [1, 1, 1, 1]}, {"dilations": [2, 1]}])

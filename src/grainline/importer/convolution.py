@@ -18,7 +18,7 @@ from math import prod
 
 import numpy as np
 
-from grainline.base.dims import Extent
+from grainline.base.dims import Extent, product
 from grainline.base.dtypes import F32
 from grainline.base.errors import ModelError
 from grainline.graph.ir import Value
@@ -39,7 +39,7 @@ GREATEST_TAPS = 32
 
 
 def conv(b: Builder, call: Call) -> list[Value | None]:
-    """x: f32[N, C, *sizes], w: f32[M, C / group, *extents], bias: f32[M]; one group, or as many as channels."""
+    """x: f32[N, C, *sizes], w: f32[M, C / group, *extents], bias: f32[M]"""
     return [_channels_first(b, _convolved(b, call))]
 
 
@@ -83,12 +83,16 @@ def _convolved(b: Builder, call: Call) -> Value:
     if not all(isinstance(extent, int) and extent > 0 for extent in weights):
         raise Decline("the shape of the weights is only known at run time")
     b.equate(shape[1], weights[1] * groups, "the weights of a convolution do not fit its channels")
-    is_by_channel = groups > 1 and weights[1] == 1 and weights[0] == groups
-    if groups != 1 and not is_by_channel:
-        raise Decline("groups of channels are not compiled")
+    if groups < 1 or weights[0] % groups:
+        raise Decline("the results do not divide into groups")
     windows = _windows(b, call, shape[2:], weights[2:])
     padded = _padded(b, _channels_last(b, x), windows, 0.0)
-    y = _by_channel(b, padded, w, windows) if is_by_channel else _product(b, padded, w, windows)
+    if groups == 1:
+        y = _product(b, padded, w, windows)
+    elif weights[:2] == (groups, 1) and prod(weights[2:]) <= GREATEST_TAPS:
+        y = _by_channel(b, padded, w, windows)
+    else:
+        y = _by_group(b, padded, w, windows, groups)
     return y if bias is None else b.binary("add", y, bias)
 
 
@@ -172,16 +176,39 @@ def _gathered(channels: int, extents: Sequence[int], steps: Extent) -> frozenset
 
 def _rows(b: Builder, x: Value, windows: Windows, gathered: frozenset[int]) -> Value:
     """[N, *steps, taps * C]: the gathered taps of each window, and the channels, as one row."""
-    rank, channels = len(windows.sizes), b.shape(x)[-1]
+    turned, rank = _windowed(b, x, windows, gathered), len(windows.sizes)
+    shape = b.shape(turned)
+    return b.reshape(turned, (*shape[: 1 + rank], product(shape[1 + rank :])))
+
+
+def _windowed(b: Builder, x: Value, windows: Windows, gathered: frozenset[int]) -> Value:
+    """[N, *steps, *taps, C], with the gathered taps alone"""
+    rank = len(windows.sizes)
     for count, axis in enumerate(sorted(gathered)):
         at, shape = 1 + axis + count, b.shape(x)
         new = (*shape[:at], windows.steps[axis], windows.extents[axis], *shape[at + 1 :])
         x = b.emit("windows", (x,), x.dtype, new, axis=at, step=windows.strides[axis], dilation=windows.dilations[axis])
     places = [1 + axis + sum(other < axis for other in gathered) for axis in range(rank)]
     taps = [places[axis] + 1 for axis in sorted(gathered)]
-    turned = b.transpose(x, (0, *places, *taps, b.rank(x) - 1))
-    width = prod(int(windows.extents[axis]) for axis in gathered) * channels  # type: ignore[arg-type]
-    return b.reshape(turned, (*b.shape(turned)[: 1 + rank], width))
+    return b.transpose(x, (0, *places, *taps, b.rank(x) - 1))
+
+
+def _by_group(b: Builder, x: Value, w: Value, windows: Windows, groups: int) -> Value:
+    """x: [N, *sizes, groups * C], w: [groups * M, C, *extents] -> [N, *steps, groups * M]: one product per group."""
+    results, channels, *extents = (int(extent) for extent in b.shape(w))  # type: ignore[arg-type]
+    rank, columns = len(extents), results // groups
+    gathered = frozenset(axis for axis, extent in enumerate(extents) if extent > 1)
+    tap = [None if axis in gathered else 0 for axis in range(rank)]
+    rows = _windowed(b, _tap(b, x, windows, tap), windows, gathered)
+    split = b.reshape(rows, (*b.shape(rows)[:-1], groups, channels))
+    last = b.rank(split) - 2
+    rows = b.transpose(split, (last, *range(last), last + 1))
+    width = prod(extents) * channels
+    rows = b.reshape(rows, (*b.shape(rows)[: 2 + rank], width))
+    parts = b.reshape(w, (groups, columns, channels, *extents))
+    parts = b.reshape(b.transpose(parts, (0, *range(3, 3 + rank), 2, 1)), (groups, *[1] * rank, width, columns))
+    y = b.transpose(product_of(b, rows, parts), (*range(1, 2 + rank), 0, 2 + rank))
+    return b.reshape(y, (*b.shape(y)[: 1 + rank], results))
 
 
 def _taps(b: Builder, x: Value, windows: Windows) -> Iterator[tuple[tuple[int, ...], Value]]:
@@ -203,6 +230,68 @@ def _by_channel(b: Builder, x: Value, w: Value, windows: Windows) -> Value:
         total = term if total is None else b.binary("add", total, term)
     assert total is not None, "a window has taps"
     return total
+
+
+def conv_transpose(b: Builder, call: Call) -> list[Value | None]:
+    """x: f32[N, C, *sizes], w: f32[C, M, *extents], bias: f32[M]: each element of x adds its window to the result.
+
+    The taps are taken in blocks of `strides`: those of one block meet nowhere, so its product is a part of the result,
+    and the blocks are added, each moved on by its strides.
+    """
+    x, w, bias = call.input(0), call.input(1), call.optional(2)
+    for operand in (x, w, bias):
+        if operand is not None:
+            only(operand, F32)
+    shape, weights = b.shape(x), b.shape(w)
+    rank = len(shape) - 2
+    if rank < 1 or len(weights) != len(shape) or not all(isinstance(extent, int) for extent in weights):
+        raise Decline("operands of these shapes are not compiled for a transposed convolution")
+    strides = call.integers("strides", (1,) * rank)
+    extra = call.integers("output_padding", (0,) * rank)
+    pads = call.integers("pads", (0,) * (2 * rank))
+    if call.integer("group", 1) != 1 or max(call.integers("dilations", (1,))) > 1 or call.has("output_shape"):
+        raise Decline("groups, dilations and a wanted shape are not compiled for a transposed convolution")
+    if call.text("auto_pad", "NOTSET") != "NOTSET" or not len(strides) == len(extra) == rank == len(pads) // 2:
+        raise Decline("only a run knows the padding")
+    b.equate(shape[1], weights[0], "the weights of a transposed convolution do not fit its channels")
+    y = _spread(b, _channels_last(b, x), w, strides, extra)
+    starts = (0, *pads[:rank], 0)
+    lengths = [
+        (size - 1) * stride + int(extent) + more - pads[axis] - pads[rank + axis]
+        for axis, (size, stride, extent, more) in enumerate(zip(shape[2:], strides, weights[2:], extra, strict=True))
+    ]
+    if any(isinstance(length, int) and length < 1 for length in lengths):
+        raise Decline("the padding leaves nothing of a transposed convolution")
+    y = b.slice(y, starts, (shape[0], *lengths, b.shape(y)[-1]), (1,) * (rank + 2))
+    return [_channels_first(b, y if bias is None else b.binary("add", y, bias))]
+
+
+def _spread(b: Builder, x: Value, w: Value, strides: Sequence[int], extra: Sequence[int]) -> Value:
+    """The whole result, [N, *((sizes + blocks - 1) * strides + extra), M], of x: [N, *sizes, C]."""
+    batch, *sizes, channels = b.shape(x)
+    _, columns, *extents = (int(extent) for extent in b.shape(w))  # type: ignore[arg-type]
+    rank = len(sizes)
+    blocks = [-(-extent // stride) for extent, stride in zip(extents, strides, strict=True)]
+    taps = [count * stride for count, stride in zip(blocks, strides, strict=True)]
+    if taps != extents:
+        w = b.emit("pad", (w,), F32, (channels, columns, *taps), before=(0,) * (rank + 2), value=0.0)
+    whole = [
+        (size + count - 1) * stride + more
+        for size, count, stride, more in zip(sizes, blocks, strides, extra, strict=True)
+    ]
+    turn = (0, *(axis for pair in range(1, rank + 1) for axis in (pair, pair + rank)), 2 * rank + 1)
+    terms = []
+    for block in itertools.product(*map(range, blocks)):
+        begins = [at * stride for at, stride in zip(block, strides, strict=True)]
+        part = b.slice(w, (0, 0, *begins), (channels, columns, *strides), (1,) * (rank + 2))
+        part = b.reshape(b.transpose(part, (0, *range(2, rank + 2), 1)), (channels, prod(strides) * columns))
+        y = b.transpose(b.reshape(product_of(b, x, part), (batch, *sizes, *strides, columns)), turn)
+        spread = [size * stride for size, stride in zip(sizes, strides, strict=True)]
+        y = b.reshape(y, (batch, *spread, columns))
+        if spread != whole:
+            y = b.emit("pad", (y,), F32, (batch, *whole, columns), before=(0, *begins, 0), value=0.0)
+        terms.append(y)
+    return reduce(lambda total, term: b.binary("add", total, term), terms)
 
 
 def max_pool(b: Builder, call: Call) -> list[Value | None]:
@@ -257,6 +346,7 @@ def _counts(windows: Windows, is_padding_counted: bool) -> np.ndarray:
 #: (domain, operator) -> rows of (first opset, rule); a row holds until the next one begins
 TABLE: dict[tuple[str, str], list[tuple[int, Rule]]] = {
     ("", "Conv"): [(1, conv)],
+    ("", "ConvTranspose"): [(1, conv_transpose)],
     ("", "MaxPool"): [(1, max_pool)],
     ("", "AveragePool"): [(1, average_pool)],
     ("com.microsoft", "FusedConv"): [(1, fused_conv)],
