@@ -13,6 +13,7 @@ from grainline.graph.passes import run_passes
 from grainline.graph.verify import verify
 from grainline.importer.model import import_model
 from tests.fixtures.models import single
+from tests.fixtures.peer import agrees_with_peer
 
 RNG = np.random.default_rng(7)
 
@@ -170,6 +171,42 @@ def test_data_movement() -> None:
     compare(single("EyeLike", {"x": f32(3, 4)}, k=1), {"x": f32(3, 4)})
     compare(single("DepthToSpace", {"x": f32(1, 8, 2, 3)}, blocksize=2, symbolic=False), {"x": f32(1, 8, 2, 3)})
     compare(single("SpaceToDepth", {"x": f32(1, 2, 4, 6)}, blocksize=2, symbolic=False), {"x": f32(1, 2, 4, 6)})
+
+
+WHOLE_RESIZES = [
+    {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}, {},
+    {"nearest_mode": "round_prefer_ceil"}, {"coordinate_transformation_mode": "pytorch_half_pixel"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("form", WHOLE_RESIZES)
+@pytest.mark.parametrize("factors", [(1, 1, 2, 2), (1, 1, 3, 1), (1, 2, 4, 5)])
+def test_resize_by_whole_factors(factors: tuple[int, ...], form: dict[str, str]) -> None:
+    x = f32(2, 3, 4, 5)
+    scales = {"s": np.array(factors, np.float32)}
+    compare(single("Resize", {"x": x}, weights=scales, order=["x", "", "s"], **form), {"x": x})
+    sizes = {"s": np.array(x.shape) * factors}
+    built = single("Resize", {"x": x}, weights=sizes, order=["x", "", "", "s"], symbolic=False, **form)
+    compare(built, {"x": x})
+    compare(single("Upsample", {"x": x}, weights=scales, opset=9), {"x": x})
+
+
+@pytest.mark.parametrize("way", ["half_pixel", "asymmetric", "pytorch_half_pixel"])
+@pytest.mark.parametrize("factors", [(1, 1, 2, 2), (1, 1, 3, 1), (1, 1, 1, 4)])
+def test_linear_resize_by_whole_factors(factors: tuple[int, ...], way: str) -> None:
+    x, scales = f32(2, 3, 4, 5), {"s": np.array(factors, np.float32)}
+    form = {"mode": "linear", "coordinate_transformation_mode": way}
+    compare(single("Resize", {"x": x}, weights=scales, order=["x", "", "s"], **form), {"x": x}, rtol=1e-5)
+    agrees_with_peer(single("Resize", {"x": x}, weights=scales, order=["x", "", "s"], **form), {"x": x})
+
+
+def test_other_ways_to_resize_are_the_hosts() -> None:
+    x, scales = f32(1, 2, 4, 4), {"s": np.array([1, 1, 1.5, 2], np.float32)}
+    forms = [{}, {"mode": "cubic"}, {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "ceil"}]
+    for form in forms:
+        built = single("Resize", {"x": x}, weights=scales, order=["x", "", "s"], symbolic=False, **form)
+        assert [node.op for node in import_model(built).nodes] == ["host"]
+        compare(built, {"x": x}, compiled=False)
 
 
 def test_clip_and_where_and_integers() -> None:

@@ -14,6 +14,7 @@ from grainline.importer import (
     normalisation,
     quantisation,
     reductions,
+    resize,
     shape,
 )
 from grainline.importer.builder import Builder
@@ -23,7 +24,7 @@ from grainline.importer.half import widened
 Rule = Callable[[Builder, Call], list[Value | None]]
 
 #: these move elements of any type as they are
-MOVEMENT = (shape, indexing)
+MOVEMENT = (shape, indexing, resize)
 ARITHMETIC = (attention, convolution, elementwise, reductions, linear, normalisation, quantisation)
 
 TABLE: dict[tuple[str, str], list[tuple[int, Rule]]] = {
