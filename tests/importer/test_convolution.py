@@ -11,7 +11,6 @@ import pytest
 from onnx import helper
 
 import grainline
-from grainline.importer.model import import_model
 from tests.fixtures.models import model, single
 from tests.fixtures.peer import agrees_with_peer
 
@@ -172,10 +171,24 @@ def test_between_convolutions_channels_stay_last() -> None:
     agrees_with_peer(built, feeds)
 
 
+@pytest.mark.parametrize(
+    "options", [{"threads": 2}, {"executor": "multi-worker", "workers": 3}, {"device": "discrete"}]
+)
+def test_bits_do_not_depend_on_who_runs_it(options: dict[str, Any]) -> None:
+    built, feeds = residual_block(24)
+    data, upsampled = (
+        built.SerializeToString(),
+        single("ConvTranspose", {"x": f32(2, 6, 5, 5)}, weights={"w": f32(6, 4, 3, 3)}, strides=[2, 2]),
+    )
+    for model_bytes, given in ((data, feeds), (upsampled.SerializeToString(), {"x": f32(2, 6, 9, 7)})):
+        (right,) = grainline.load(model_bytes, threads=1).run(given)
+        (found,) = grainline.load(model_bytes, **options).run(given)
+        assert found.tobytes() == right.tobytes()
+
+
 def test_a_convolution_has_one_kernel_for_all_shapes() -> None:
     built, _ = residual_block(8)
     loaded = grainline.load(built.SerializeToString())
-    import_model(built)
     for shape in ((1, 3, 4, 4), (3, 3, 20, 5)):
         agrees_with_peer(built, {"x": f32(*shape)})
     assert "host" not in loaded.explain()

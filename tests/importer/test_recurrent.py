@@ -107,6 +107,19 @@ def test_what_does_not_fit_is_named() -> None:
         grainline.load(single("LSTM", {"x": x}, weights=weights, opset=14, hidden_size=2).SerializeToString())
 
 
+@pytest.mark.parametrize(
+    "options", [{"threads": 2}, {"executor": "multi-worker", "workers": 3}, {"device": "discrete"}]
+)
+@pytest.mark.parametrize("op", GATES)
+def test_bits_do_not_depend_on_who_runs_it(op: str, options: dict[str, Any]) -> None:
+    model, feeds, where = cell(op, SEED + 1)
+    data = model.SerializeToString()
+    for found, right in zip(
+        grainline.load(data, **options).run(feeds), grainline.load(data, threads=1).run(feeds), strict=True
+    ):
+        assert found.tobytes() == right.tobytes(), where
+
+
 @pytest.mark.parametrize("op", GATES)
 def test_a_step_is_a_few_launches_and_nothing_runs_on_the_host(op: str) -> None:
     explanation = grainline.load(cell(op, SEED + 3)[0].SerializeToString()).explain()
