@@ -67,6 +67,12 @@ void WorkerTeam::keep_off_the_caller() {
     avoided_ = processor;
 }
 
+bool WorkerTeam::has_processors_for_all() const {
+  if (state_->stream->is_inline()) return true;  // the caller's own calls are the device
+  const size_t threads = desks_.size() + program_.stream_count();
+  return threads <= static_cast<size_t>(Pool::process().processors());
+}
+
 void WorkerTeam::serve(size_t worker, uint32_t seen) {
   if (worker == WorkerPlan::kMemory)
     memory_thread_.store(current_thread(), std::memory_order_relaxed);
@@ -103,6 +109,7 @@ bool WorkerTeam::run(RunState& state) {
     state.allocator.set_gate(&relations_);
   }
   keep_off_the_caller();
+  hot_ns_ = has_processors_for_all() ? kHotNs : 0;
   run_.fetch_add(1, std::memory_order_release);
   wake_all_sleepers(run_);
   work(WorkerPlan::kCaller);
@@ -211,7 +218,7 @@ void WorkerTeam::wait_until(size_t worker, uint32_t step, Condition is_due) {
   Desk& desk = desks_[worker];
   const bool is_at_end = step == plan_.workers[worker].steps.size();
   desk.blocked_at.store(is_at_end ? kFinished : step + 1, std::memory_order_release);
-  const int64_t hot_until_ns = now_ns() + kHotNs;
+  const int64_t hot_until_ns = now_ns() + hot_ns_;
   while (!is_due()) {
     if (is_cancelled()) fail(StatusCode::cancelled, "the run was cancelled");
     if (now_ns() < hot_until_ns) {

@@ -15,7 +15,9 @@
 // When nothing can move at all the run ends with out_of_memory and says what waits for what. Nobody
 // can be woken for an earlier run, because what is parked lives no longer than the run.
 //
-// Waiting. A worker spins shortly, then gives its processor away between looks, then sleeps. A
+// Waiting. A worker spins shortly, then gives its processor away between looks, then sleeps; where
+// the device's streams have threads of their own and there are not processors for all, it sleeps at
+// once: a thread that looks again and again keeps half of a processor that a launch could use. A
 // sleeper looks around every kLookAroundNs: if all workers wait for each other, which the static
 // order excludes, it aborts the run with a report instead of hanging.
 //
@@ -43,7 +45,7 @@ namespace grainline {
 //   control_     bits are added by anyone, taken away by the caller between runs.
 //   run_         the number of the run, by the caller; threads sleep on it.
 //   working_     counts down as workers end their part.
-//   state_, is_disordered_, done_ are written by the caller before run_ grows (release), and then
+//   state_, hot_ns_, done_ are written by the caller before run_ grows (release), and then
 //   done_ by the memory worker alone.
 class WorkerTeam final : public Walk {
  public:
@@ -61,8 +63,8 @@ class WorkerTeam final : public Walk {
   static constexpr uint32_t kHalt = 1;        // the run ends as soon as everyone notices
   static constexpr uint32_t kDisordered = 2;  // see Continuation
   static constexpr uint32_t kFinished = UINT32_MAX;
-  static constexpr int kSpins = 100;  // some microseconds: longer than a line takes to cross
-  static constexpr int64_t kHotNs = 50'000;
+  static constexpr int kSpins = 100;         // some microseconds: longer than a line takes to cross
+  static constexpr int64_t kHotNs = 50'000;  // of giving the processor away between looks
   static constexpr int64_t kLookAroundNs = 20'000'000;
   static constexpr int64_t kDozeNs = 50'000;
 
@@ -77,6 +79,7 @@ class WorkerTeam final : public Walk {
 
   Status start_threads();
   void keep_off_the_caller();
+  bool has_processors_for_all() const;
   void join_threads();
   void serve(size_t worker, uint32_t seen);
   void reset(RunState& state);
@@ -120,6 +123,7 @@ class WorkerTeam final : public Walk {
   const bool has_relations_;
 
   RunState* state_ = nullptr;
+  int64_t hot_ns_ = 0;                      // in this run
   std::vector<std::atomic<uint8_t>> done_;  // per step of the memory worker, when disordered
   std::vector<Desk> desks_;
   alignas(64) std::atomic<uint32_t> control_{0};
