@@ -15,10 +15,11 @@ double time_of(int64_t work_ps, int64_t traffic_bytes, int64_t task_ps, int64_t 
   return launch_time({work_ps, traffic_bytes, task_ps, blocks}, grain, homes, is_hot, costs);
 }
 
-nb::tuple terms_of(int64_t work_ps, int64_t traffic_bytes, double blocks_ps, int64_t blocks,
-                   int64_t grain, int homes, bool is_hot, const MachineCosts& costs) {
-  const LaunchTerms t =
-      launch_terms({work_ps, traffic_bytes, 0, blocks}, blocks_ps, grain, homes, is_hot, costs);
+nb::tuple terms_of(int64_t work_ps, int64_t traffic_bytes, int64_t task_ps, double blocks_ps,
+                   int64_t blocks, int64_t grain, int homes, bool is_hot,
+                   const MachineCosts& costs) {
+  const LaunchTerms t = launch_terms({work_ps, traffic_bytes, task_ps, blocks}, blocks_ps, grain,
+                                     homes, is_hot, costs);
   return nb::make_tuple(t.arithmetic_ps, t.memory_ps, t.blocks_ps, t.lost_ps, t.tasks_ps, t.paid_ps,
                         t.time_ps);
 }
@@ -86,8 +87,8 @@ void bind_cost(nb::module_& module) {
              arg("blocks"), arg("grain"), arg("homes"), arg("is_hot"), arg("costs"),
              "Predicted picoseconds of one launch.");
   module.def(
-      "launch_terms", terms_of, arg("work_ps"), arg("traffic_bytes"), arg("blocks_ps"),
-      arg("blocks"), arg("grain"), arg("homes"), arg("is_hot"), arg("costs"),
+      "launch_terms", terms_of, arg("work_ps"), arg("traffic_bytes"), arg("task_ps"),
+      arg("blocks_ps"), arg("blocks"), arg("grain"), arg("homes"), arg("is_hot"), arg("costs"),
       "Picoseconds of arithmetic, memory, blocks, losses, tasks and handing over on the home "
       "that ends last, and of the launch.");
   module.def("choose_launch", choice_of, arg("work_ps"), arg("traffic_bytes"), arg("task_ps"),

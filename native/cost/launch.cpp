@@ -135,8 +135,9 @@ LaunchTerms launch_terms(const LaunchWork& w, double blocks_ps, int64_t grain, i
   t.blocks_ps = blocks_ps / share;
   const double memory = memory_ps(static_cast<double>(w.traffic_bytes), 1, c);
   t.memory_ps = (overlapped(work, memory) - work) / share;
+  t.tasks_ps = static_cast<double>(w.task_ps);
   if (active > 1) {
-    t.tasks_ps = static_cast<double>(ceil_div(tasks, active)) * c.task_ps;
+    t.tasks_ps = static_cast<double>(ceil_div(tasks, active)) * (c.task_ps + t.tasks_ps);
     t.paid_ps = is_hot ? c.hot_paid_ps : c.parked_paid_ps;
   }
   const double known = work / share + t.memory_ps + t.tasks_ps + t.paid_ps;

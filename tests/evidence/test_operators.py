@@ -7,9 +7,11 @@ import pytest
 
 from grainline.evidence import operators
 from grainline.evidence.choice import choose
-from grainline.evidence.operators import ATTENTION, ROW_OPERATORS, Operator
+from grainline.evidence.operators import ATTENTION, PRODUCTS, ROW_OPERATORS, Operator
 from grainline.evidence.realise import GUARD, Bound, OracleError, bind, effective_grain, realise
 from grainline.evidence.suites import JOINT_LEGACY, JOINT_TASKS, PACKET, Settings
+from grainline.plan.planner import plan
+from grainline.plan.target import host_target
 from grainline.tile.interp import interpret
 
 
@@ -59,6 +61,25 @@ def test_attention_is_its_oracle_interpreted_and_compiled(dims: tuple[int, ...])
         bound.reset()
         bound.time(1, grain, 2, "hot")
         bound.max_error(reference)
+
+
+@pytest.mark.parametrize("operator", PRODUCTS, ids=lambda o: o.name)
+@pytest.mark.parametrize("dims", [(1, 1, 1), (5, 7, 33), (19, 96, 50), (40, 64, 700)], ids=str)
+def test_products_are_their_oracle_interpreted_and_in_every_variant(operator: Operator, dims: tuple[int, ...]) -> None:
+    inputs = operator.inputs(dims)
+    reference = operator.oracle(*inputs.values())
+    program, seen = operator.program(*dims), set()
+    for variant in plan(program, host_target()).variants:
+        bound = bind(realise(variant), operator, dims)
+        for grain, homes in ((1, 2), (2**32 - 1, 1)):
+            bound.reset()
+            bound.time(1, grain, homes, "hot")
+            bound.max_error(reference)
+            seen.add(bound.output.tobytes())
+    assert len(seen) == 1, "variants, threads and grain may not change a bit"
+    y = np.full(operator.output_shape(dims), np.nan, np.float32)
+    assert interpret(program, [*(array.reshape(-1) for array in bound.arrays), y], {}) == 0
+    np.testing.assert_allclose(y, reference, atol=operators.ATOL, rtol=operators.RTOL)
 
 
 def test_attention_chooses_its_grain_by_the_prior() -> None:

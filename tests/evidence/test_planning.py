@@ -56,6 +56,50 @@ def test_plan_measures_beside_the_prediction(
     assert re.search(r"the pick is the fastest|the pick takes [\d.]+% longer", out)
 
 
+@pytest.mark.parametrize(
+    ("operator", "shape", "forms"),
+    [
+        ("matmul", "45x64x700", {"strips", "columns"}),
+        ("matmul_unpacked", "20x16x40", {"strips"}),
+        ("attention", "1x4x2x16x32x16x16", {"chain"}),
+    ],
+)
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_products_have_candidates_terms_and_times(
+    operator: str,
+    shape: str,
+    forms: set[str],
+    threads: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every variant in every grain, checked by the oracle before it is timed, the launch's choice marked."""
+    monkeypatch.setattr(planning, "TURN_NS", 20_000)
+    assert call(["plan", operator, shape, "--threads", threads, "--rows", "500", "--measure"]) == 0
+    out = capsys.readouterr().out
+    rows = [line for line in out.splitlines() if "epilogue in" in line]
+    assert sum(line.startswith(" *") for line in rows) == 1 and sum(line[2] == "!" for line in rows) == 1
+    assert forms <= {line[4:].split()[0] for line in rows}
+    assert len(rows) > len({line[4:].split("epilogue")[0] for line in rows}), "every variant in several grains"
+    for line in rows:
+        *terms, total, measured = map(float, line.split()[-8:])
+        assert sum(terms) == pytest.approx(total, rel=0.01, abs=0.01) and measured > 0
+    assert re.search(r"the pick is the fastest|the pick takes [\d.]+% longer", out)
+    assert "refused local: it contains a matrix product" in out
+
+
+def test_a_models_product_is_explained_with_its_terms(
+    model: Callable[..., onnx.ModelProto], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "m.onnx"
+    node = onnx.helper.make_node("MatMul", ["x", "w"], ["y"])
+    tensors = {"x": (TensorProto.FLOAT, ["M", 8]), "w": (TensorProto.FLOAT, [8, 8])}
+    path.write_bytes(model([node], tensors, {"y": (TensorProto.FLOAT, ["M", 8])}).SerializeToString())
+    assert call(["explain", str(path), "--kernel", ""]) == 0
+    out = capsys.readouterr().out
+    assert "predicted" in out and re.search(r"^ \*  .*epilogue in", out, re.MULTILINE)
+
+
 def test_refusals_are_printed(add_model: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "add.onnx"
     path.write_bytes(add_model)
@@ -103,7 +147,8 @@ def test_a_kernel_is_chosen_by_the_names_that_explain_prints(
         (["plan", "attention", "3x7"], "seven extents"),
         (["plan", "attention", "1x3x2x4x4x8x8"], "multiple of Hkv"),
         (["plan", "rms_norm", "3x8", "--measure", "--threads", "999"], "threads cannot be timed"),
-        (["plan", "attention", "1x1x1x4x4x8x8", "--measure"], "no candidates to be timed"),
+        (["plan", "matmul", "3x7"], "three extents"),
+        (["plan", "matmul_unpacked", "3x0x4"], "at least 1"),
     ],
 )
 def test_wrong_calls(arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:

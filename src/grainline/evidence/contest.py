@@ -23,10 +23,12 @@ from grainline.evidence.records import sha256
 from grainline.evidence.regret import OUTLIER, Race, regret_of
 from grainline.evidence.suites import CONTRADICTION, HELD_OUT, JOINT_TASKS
 from grainline.evidence.visit import main
+from grainline.plan.launches import with_launches
+from grainline.plan.legal import legal_mappings
 from grainline.plan.machine import Machine, shipped_machine
 from grainline.plan.planner import execution_target, plan
 from grainline.plan.target import Target, host_target
-from grainline.plan.types import DEFAULT_OPTIONS, Candidate, Plan, PlannerOptions, PlanResult
+from grainline.plan.types import DEFAULT_OPTIONS, MMA, Candidate, Plan, PlannerOptions, PlanResult
 from grainline.tile.ir import TileProgram
 
 ROUNDS = 16
@@ -81,11 +83,11 @@ class Codes:
         self.bounds: list[Bound] = []
         self.described: list[dict[str, Any]] = []
         self.max_error = 0.0
-        self._numbers: dict[tuple[str, int], int] = {}
+        self._numbers: dict[tuple[str, str, int], int] = {}
 
     def number_of(self, chosen: Plan) -> int:
         """The index of a plan's code; `OracleError` when its output is wrong."""
-        key = str(chosen.mapping), chosen.block
+        key = str(chosen.mapping), str(chosen.mapping.details), chosen.block
         if key not in self._numbers:
             self._numbers[key] = len(self.bounds)
             self._add(realise(chosen))
@@ -116,15 +118,22 @@ class Codes:
 
     def arm_of(self, candidate: Candidate, homes: int, predicted_ns: float) -> Arm:
         """The arm of one candidate of the planner."""
+        return self.arm(self._plan_of(candidate), candidate.blocks_per_task, homes, predicted_ns)
+
+    def _plan_of(self, candidate: Candidate) -> Plan:
+        """The plan that is a candidate's code; of a product's variants the one that is realised so."""
+        machine, mapping = shipped_machine(self.target), candidate.mapping
+        if mapping.kind == MMA:
+            variants = plan(self.program, self.target, machine=machine).variants
+            return next(each for each in variants if str(each.mapping.details) == str(mapping.details))
         forced = PlannerOptions(
-            mapping=candidate.mapping.kind,
+            mapping=mapping.kind,
             local_lanes=candidate.local_lanes,
             root_axis_order=candidate.root_axis_order,
             block_size=candidate.block_size,
             blocks_per_task=1,
         )
-        chosen = plan(self.program, self.target, forced, machine=shipped_machine(self.target)).variants[0]
-        return self.arm(chosen, candidate.blocks_per_task, homes, predicted_ns)
+        return plan(self.program, self.target, forced, machine=machine).variants[0]
 
 
 def measure(request: dict[str, Any]) -> dict[str, Any]:
@@ -202,13 +211,15 @@ def priced_for(start: str, target: Target) -> Machine:
 def search_for(program: TileProgram, target: Target, homes: int, is_hot: bool, machine: Machine) -> PlanResult:
     """The whole space for so many threads, awake or asleep, by the prices of `machine`.
 
-    Candidates of every numeric signature, while `best` is what a launch takes, which keeps to one of them.
+    Candidates of every numeric signature, while `best` is what a launch takes, which keeps to one of them. Those of a
+    matrix product are its variants in every grain.
     """
     execution = execution_target(program, target, DEFAULT_OPTIONS)
     execution = replace(execution, worker_count=homes, is_hot=is_hot)
     kept = plan(program, target, execution=execution, machine=machine)
     if kept.best is None:
-        return kept
+        _, refusals = legal_mappings(program, target, DEFAULT_OPTIONS)
+        return with_launches(replace(kept, refusals=(*kept.refusals, *refusals)), execution, machine, {})
     every = plan(program, target, PlannerOptions(same_bits=False), execution=execution, machine=machine)
     best = next(each for each in every.candidates if _key(each.candidate) == _key(kept.best.candidate))
     return replace(kept, candidates=every.candidates, best=best)

@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
 
 from grainline.base.dtypes import F32
 from grainline.base.errors import OptionError
 from grainline.kernels.attention import attention
+from grainline.plan.panels import PANEL
 from grainline.tile.build import ProgramBuilder, Value, affine
 from grainline.tile.ir import Axis, TileProgram
 from grainline.tile.verify import LARGEST_VOLUME
@@ -180,6 +182,31 @@ def attention_of(
     return attention(batch, key_heads, heads // key_heads, queries, keys, width, value_width)
 
 
+def matmul(m: int, k: int, n: int) -> TileProgram:
+    """x @ u + v with a constant u, packed ahead."""
+    return _product("matmul", m, k, n, layout="panels", panel=PANEL)
+
+
+def matmul_unpacked(m: int, k: int, n: int) -> TileProgram:
+    """x @ u + v with a u that every launch brings."""
+    return _product("matmul_unpacked", m, k, n)
+
+
+def _product(name: str, m: int, k: int, n: int, **stored: Any) -> TileProgram:
+    p = ProgramBuilder(name)
+    row, column, inner = p.root("m", m), p.axis("n", n), p.axis("k", k)
+    x = p.load(p.view("x", F32, (m, k)), (row, inner))
+    u = p.load(p.view("u", F32, (k, n), **stored), (inner, column))
+    v = p.load(p.view("v", F32, (n,)), (column,))
+    p.store(p.view("y", F32, (m, n), access="write"), (row, column), p.mma(x, u, inner) + v)
+    return p.finish()
+
+
+def _wave_weights(shape: Shape) -> Array:
+    """Such that sums over the first axis stay near 1, as trained weights do."""
+    return _wave_v(shape) * np.float32(1 / np.sqrt(shape[0]))
+
+
 def _attention_inputs(
     batch: int, heads: int, key_heads: int, queries: int, keys: int, width: int, value_width: int
 ) -> tuple[Shape, Shape, Shape]:
@@ -240,6 +267,10 @@ def _attention_oracle(q: Array, k: Array, v: Array) -> Array:
     return np.einsum("bhqk,bhkd->bhqd", weight / weight.sum(axis=3, keepdims=True), v)
 
 
+def _product_oracle(x: Array, u: Array, v: Array) -> Array:
+    return x.astype(np.float64) @ u.astype(np.float64) + v
+
+
 ROW_OPERATORS: tuple[Operator, ...] = (
     Operator("rms_norm", rms_norm, _row_vectors, _rms_norm_oracle),
     Operator("layer_norm", layer_norm, _row_vectors, _layer_norm_oracle),
@@ -256,7 +287,18 @@ ATTENTION = Operator(
     (_attention_wave(0), _attention_wave(1), _attention_wave(2)),
     output_shape=lambda dims: (dims[0], dims[1], dims[3], dims[6]),
 )
-OPERATORS: Mapping[str, Operator] = {operator.name: operator for operator in (*ROW_OPERATORS, ATTENTION)}
+PRODUCTS: tuple[Operator, ...] = tuple(
+    Operator(
+        program.__name__,
+        program,
+        lambda m, k, n: ((m, k), (k, n), (n,)),
+        _product_oracle,
+        (_wave_x, _wave_weights, _wave_v),
+        output_shape=lambda dims: (dims[0], dims[2]),
+    )
+    for program in (matmul, matmul_unpacked)
+)
+OPERATORS: Mapping[str, Operator] = {each.name: each for each in (*ROW_OPERATORS, ATTENTION, *PRODUCTS)}
 
 
 def find(name: str) -> Operator:
@@ -270,6 +312,9 @@ def check_dims(operator: Operator, dims: Shape) -> None:
     """`OptionError` when the extents do not fit the operator."""
     if operator is ATTENTION:
         _check_attention(dims)
+    elif operator in PRODUCTS:
+        if len(dims) != 3 or min(dims) < 1:
+            raise OptionError(f"{operator.name} takes three extents, M, K and N, of at least 1", found=dims)
     elif len(dims) != 2 or min(dims) < 1:
         raise OptionError(f"{operator.name} takes two extents, rows and n, of at least 1", found=dims)
     if operator.name == "rope" and dims[1] % 2:

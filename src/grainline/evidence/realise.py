@@ -19,7 +19,9 @@ from grainline.base.errors import GrainlineError
 from grainline.codegen import llvm
 from grainline.codegen.kernel import EmittedKernel, emit
 from grainline.evidence.operators import ATOL, RTOL, Operator, Shape, aligned
+from grainline.plan.panels import pack_panels
 from grainline.plan.types import Plan
+from grainline.tile.ir import View
 
 Array = np.ndarray
 GUARD = 17
@@ -79,7 +81,8 @@ def effective_grain(blocks: int, blocks_per_task: int, homes: int) -> int:
 class Bound:
     """A realisation with its inputs and a guarded output: 17 guards, the payload, 17 guards.
 
-    `beside` is another launch of the same operator whose output memory this one shares.
+    `arrays` are the inputs as their views lie in memory. `beside` is another launch of the same operator whose output
+    memory this one shares.
     """
 
     def __init__(
@@ -91,8 +94,10 @@ class Bound:
         self._memory: Array = beside._memory if beside else aligned(size + 2 * GUARD, first_element=GUARD)
         self.output = self._memory[GUARD : GUARD + size].reshape(output_shape)
         self.reset()
-        arrays = (*inputs.values(), self.output)
-        self._words = [a.ctypes.data for a, _ in zip(arrays, realisation.plan.program.views, strict=True)]
+        views = realisation.plan.program.views
+        # The engine packs constant right operands when a model is loaded; the launch does not.
+        self.arrays = [_as_stored(array, view) for array, view in zip(inputs.values(), views[:-1], strict=True)]
+        self._words = [array.ctypes.data for array in (*self.arrays, self.output)]
         self._words += [evaluate(word, {}) for word in realisation.emitted.words]
 
     def reset(self) -> None:
@@ -149,6 +154,16 @@ class Bound:
                 found=float(error.max()),
             )
         return float(error.max())
+
+
+def _as_stored(array: Array, view: View) -> Array:
+    """The array as memory holds the view: packed in panels where it asks for that."""
+    if view.layout != "panels":
+        return array
+    packed = pack_panels(array, view.panel)
+    stored = aligned(packed.size).reshape(packed.shape)
+    stored[...] = packed
+    return stored
 
 
 def bind(realisation: Realisation, operator: Operator, dims: Shape) -> Bound:

@@ -60,7 +60,7 @@ class CalibratedExecutionCostPolicy(ExecutionCostPolicy):
         blocks_ps = 0.0 if candidate.mapping.is_local else work.block_count * self.block_ps
         work_ps = round((work.packet_count * work.arithmetic_per_packet + blocks_ps) * _unevenness(work))
         grain = work.blocks_per_task or 1
-        launch = (work_ps, self.bytes, blocks_ps, work.block_count, grain, target.worker_count)
+        launch = (work_ps, self.bytes, 0, blocks_ps, work.block_count, grain, target.worker_count)
         *terms, time = _native.launch_terms(*launch, target.is_hot, self.costs)
         return ExecutionCost(*terms, time + self.launch_ps)
 

@@ -14,15 +14,18 @@ from statistics import median
 from grainline.base.errors import OptionError
 from grainline.evidence import operators
 from grainline.evidence.contest import Codes, Condition, search_for
-from grainline.plan.cost import typical
+from grainline.plan.launches import with_launches
 from grainline.plan.machine import machine_in_use
+from grainline.plan.planner import execution_target
+from grainline.plan.search import typical_extents
 from grainline.plan.target import host_target
-from grainline.plan.types import PlanError, PlanResult, ScoredCandidate
+from grainline.plan.types import DEFAULT_OPTIONS, MMA, PlanError, PlanResult, ScoredCandidate
 
 ROUNDS = 7
 TURN_NS = 2_000_000
 TERMS = ("arithmetic", "memory", "block_dispatch", "imbalance", "task_dispatch", "worker_activation")
-HEAD = f"{'mapping':34} {'block':>6} {'grain':>8} {'Q':>7} {'L':>6} {'C':>6} {'h':>3}"
+SHORTEST_NAME = 34
+HEAD = f"{'block':>6} {'grain':>8} {'Q':>7} {'L':>6} {'C':>6} {'h':>3}"
 TERM_HEAD = " ".join(f"{name.split('_')[0]:>10}" for name in TERMS)
 
 
@@ -42,10 +45,6 @@ def operator_lines(
         result = search_for(program, target, homes, not is_parked, machine)
     except PlanError as error:
         raise OptionError(f"{name} cannot be planned: {error}", found=dims) from error
-    if is_measured and not result.candidates:
-        raise OptionError(
-            f"{name} has no candidates to be timed: its launches choose among variants", found="--measure"
-        )
     yield f"{name} {'x'.join(map(str, dims))}: H={homes}, {start} start, {target.cpu}; prices: {machine.origin}"
     times = None
     if is_measured:
@@ -66,26 +65,31 @@ def model_lines(path: Path, name: str) -> Iterator[str]:
             continue
         found = True
         yield ", ".join((*table.names[key], *symbols))
+        result = result if result.candidates else _launches(result)
         yield from candidate_lines(result, len(result.candidates), None)
     if not found:
         names = sorted({known for names in table.names.values() for known in names})
         raise OptionError("the model has no such kernel", expected=" or ".join(names), found=repr(name))
 
 
+def _launches(products: PlanResult) -> PlanResult:
+    """What launches of a model's product choose among, on all threads, where symbols have typical extents."""
+    program, target = products.variants[0].program, products.variants[0].target
+    execution = execution_target(program, target, DEFAULT_OPTIONS)
+    return with_launches(products, execution, machine_in_use(target), typical_extents(program, None))
+
+
 def candidate_lines(result: PlanResult, rows: int, times: Sequence[float] | None) -> Iterator[str]:
     """One line per candidate, the cheapest first, then the refusals and the verdict."""
-    if not result.candidates:  # a matrix product: its variants, of which a launch takes the one that ends first
-        for chosen in result.variants:
-            yield f"    {chosen.reason}: {typical(chosen.cost_ps) / 1e6:.3f} us on one thread"
-    else:
-        yield f"    {HEAD} {TERM_HEAD} {'predicted':>10}{' measured' if times else ''}"
+    width = max(SHORTEST_NAME, *(len(name_of(each)) for each in result.candidates))
+    yield f"    {'mapping':{width}} {HEAD} {TERM_HEAD} {'predicted':>10}{' measured' if times else ''}"
     places = sorted(range(len(result.candidates)), key=lambda k: result.candidates[k].cost.score)
     fastest = min(range(len(times)), key=lambda k: times[k]) if times else None
     pick = next((k for k in places if result.candidates[k] is result.best), None)
     for number, k in enumerate(places):
         if number < rows or k in (pick, fastest):
             mark = ("*" if k == pick else " ") + ("!" if k == fastest else " ")
-            yield f" {mark} {_candidate(result.candidates[k])}{f' {times[k]:8.3f}' if times else ''}"
+            yield f" {mark} {_candidate(result.candidates[k], width)}{f' {times[k]:8.3f}' if times else ''}"
     if len(places) > rows:
         yield f"    {len(places)} candidates in all"
     yield from (f"    refused {refusal.mapping}: {refusal.reason}" for refusal in result.refusals)
@@ -117,9 +121,15 @@ def shape_of(text: str) -> tuple[int, ...]:
         raise OptionError("the shape cannot be read", expected="extents such as 129x768", found=repr(text)) from None
 
 
-def _candidate(scored: ScoredCandidate) -> str:
+def name_of(scored: ScoredCandidate) -> str:
+    """The mapping of a candidate; of a product how it is realised."""
+    mapping = scored.candidate.mapping
+    return str(mapping.details if mapping.kind == MMA else mapping)
+
+
+def _candidate(scored: ScoredCandidate, width: int) -> str:
     c, w = scored.candidate, scored.work
     counts = f"{w.packet_count:7} {w.block_count:6} {w.task_count:6} {w.active_workers:3}"
     terms = " ".join(f"{getattr(scored.cost, name) / 1e6:10.3f}" for name in TERMS)
-    where = f"{c.mapping!s:34} {c.block_size:6} {c.blocks_per_task:8}"
+    where = f"{name_of(scored):{width}} {c.block_size:6} {c.blocks_per_task:8}"
     return f"{where} {counts} {terms} {scored.cost.score / 1e6:10.3f}"
