@@ -54,15 +54,15 @@ double finish(int64_t tasks, double each, double last, int64_t others, double de
   return last > 0 ? std::max(end, std::min(caller, earliest) + last) : end;
 }
 
-// Two tasks of which the caller's is longer by what it does before the other home has begun.
-int64_t head_start_grain(const LaunchWork& w, bool is_hot, const MachineCosts& c) {
+// Two tasks of which the caller's is longer by what it does before the other home has begun, which
+// is awake: nobody knows so well when a sleeping one comes, and then more tasks leave less to wait
+// for.
+int64_t head_start_grain(const LaunchWork& w, const MachineCosts& c) {
   const auto blocks = static_cast<double>(std::max<int64_t>(w.blocks, 1));
-  const double late =
-      is_hot ? c.hot_delay_ps - c.hot_paid_ps : c.parked_delay_ps - c.parked_paid_ps;
   const double memory = memory_ps(static_cast<double>(w.traffic_bytes), 2, c);
-  const double per_block =
-      overlapped(static_cast<double>(w.work_ps), memory) * (1 + c.crowd) / blocks;
-  const double more = per_block > 0 ? std::max(late, 0.0) / per_block : 0;
+  const double work = overlapped(static_cast<double>(w.work_ps), memory) * (1 + c.crowd);
+  const double late = std::max(c.hot_delay_ps - c.hot_paid_ps, 0.0);
+  const double more = work > 0 ? late / work * blocks : 0;
   return std::max<int64_t>(static_cast<int64_t>(std::min((blocks + more) / 2, blocks)), 1);
 }
 
@@ -168,7 +168,7 @@ LaunchChoice choose_launch(const LaunchWork& work, int homes_allowed, bool is_ho
       if (grain != before) consider(grain, homes);
       before = grain;
     }
-    if (homes == 2) consider(head_start_grain(work, is_hot, costs), homes);
+    if (homes == 2 && is_hot) consider(head_start_grain(work, costs), homes);
   }
   const auto is_as_good = [&](const LaunchChoice& choice) {
     return choice.time_ps <= best_ps * (1 + costs.tie);

@@ -69,8 +69,8 @@ LaunchTerms launch_terms(const LaunchWork& work, double blocks_ps, int64_t grain
                          bool is_hot, const MachineCosts& costs);
 
 // The choice that ends first among the whole range, 1, 2, 4 ... 64 equal tasks a home, and for two
-// homes a task each of which the caller's is longer, for it begins first. Of those within `tie` of
-// it the safest: fewest homes, then smallest tasks.
+// awake homes a task each of which the caller's is longer, for it begins first. Of those within
+// `tie` of it the safest: fewest homes, then smallest tasks.
 LaunchChoice choose_launch(const LaunchWork& work, int homes_allowed, bool is_hot,
                            const MachineCosts& costs);
 
