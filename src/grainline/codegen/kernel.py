@@ -122,7 +122,7 @@ def _emit_rows(plan: Plan, f: FunctionText, ev: Evaluator, schedule: RowSchedule
     ev.enter()
     roots = mapping.order or plan.program.roots
     is_led = schedule.has_lead(plan.switches)
-    streams = RowStreams(ev, schedule, mapping.lanes, roots, is_led)
+    streams = RowStreams(ev, schedule, mapping.lanes, roots)
     body = RowBody(ev, schedule, mapping.width, mapping.unroll, "%scratch", streams)
     body.prepare()
     extents = [ev.arguments.extent(axis.extent) for axis in roots]

@@ -1,9 +1,8 @@
 """How rows travel between memory and the core in a packet-local kernel. The values are the same with and without.
 
-While the passes of a program run that read near memory (all but the first), the loads of a following program are
-fetched: of the next one, or of the one after it where the first pass of the next runs early and memory is far. Where
-the results of a launch are too large to stay in any cache (STREAMED_BYTES), the last pass writes past the caches: a
-plain store would first read every line that it overwrites. Such stores want whole aligned lines, so that pass begins
+While the passes of a program run that read near memory (all but the first), the loads of the next program are fetched.
+Where the results of a launch are too large to stay in any cache (STREAMED_BYTES), the last pass writes past the caches:
+a plain store would first read every line that it overwrites. Such stores want whole aligned lines, so that pass begins
 with masked packets up to the first line of the row. A pass that writes to the caches asks for its lines shortly before.
 """
 
@@ -25,13 +24,8 @@ STREAMED_BYTES = 12 << 20
 class RowStreams:
     """What `RowBody` asks about the memory of one kernel; lives as long as the emission."""
 
-    def __init__(
-        self, evaluator: Evaluator, schedule: RowSchedule, lanes: int, roots: tuple[Axis, ...], is_led: bool = False
-    ) -> None:
-        """`roots` in the order of the programs: the next one has another coordinate of the last.
-
-        `is_led`: the first pass of the next program runs before the last pass of a program.
-        """
+    def __init__(self, evaluator: Evaluator, schedule: RowSchedule, lanes: int, roots: tuple[Axis, ...]) -> None:
+        """`roots` in the order of the programs: the next one has another coordinate of the last."""
         self.ev = evaluator
         self.f: FunctionText = evaluator.f
         self.axis = schedule.axis
@@ -44,7 +38,7 @@ class RowStreams:
         self.store = self._streamed_store()
         self.is_large = self._is_large()
         self.is_small = self._negated(self.is_large)
-        self.steps = {id(load): self._step(load, is_led) for load in self.loads}
+        self.steps = {id(load): self._step(load) for load in self.loads}
 
     def locate(self) -> None:
         """Computes the addresses of this program's rows; call before its passes."""
@@ -94,13 +88,10 @@ class RowStreams:
 
         self.f.when(self.is_large, [], fence)
 
-    def _step(self, load: Operation, is_led: bool) -> Reg:
-        """Elements from a program's row to the one that is fetched meanwhile."""
+    def _step(self, load: Operation) -> Reg:
+        """Elements from a program's row to that of the next."""
         assert self.root is not None
-        step = self.ev.arguments.extent(self.ev.linear(load).coefficient(self.root))
-        if not is_led or self.is_large.text == "false":
-            return step
-        return self.f.select(self.is_large, self.f.add(step, step), step)
+        return self.ev.arguments.extent(self.ev.linear(load).coefficient(self.root))
 
     def _streamed_store(self) -> Operation | None:
         """The one store of the last pass, unless something about it wants the caches."""

@@ -71,7 +71,8 @@ class RowBody:
     def emit(self, led: list[Reg] | None = None, follow: Callable[[], None] | None = None) -> None:
         """All passes, then the scalar stores. Opens its own scope for the program's values.
 
-        `led` are the results of the first pass, where `lead` has computed them; `follow` is called before the last.
+        `led` are the results of the first pass, where `lead` has computed them; `follow` is called before the last, or
+        behind it where that one writes past the caches: rows that come from far are better read one at a time.
         """
         self.ev.lane_axis = self.schedule.axis
         self.written = set()
@@ -80,12 +81,10 @@ class RowBody:
         if self.streams is not None:
             self.streams.locate()
         for number, row_pass in enumerate(self.schedule.passes):
-            if follow is not None and row_pass is self.schedule.passes[-1]:
-                follow()
             if led is not None and number == 0:
                 self._remember_results(row_pass, led)
             else:
-                self._pass(row_pass)
+                self._pass(row_pass, follow if row_pass is self.schedule.passes[-1] else None)
             self.written.update(spill.tile.id for spill in row_pass.spills)
         for store in self.schedule.scalar_stores:
             self.ev.store(store)
@@ -106,17 +105,23 @@ class RowBody:
             return i64(int(value.text) // multiple * multiple)
         return self.f.binary("and", value, i64(-multiple))
 
-    def _pass(self, row_pass: RowPass) -> None:
+    def _pass(self, row_pass: RowPass, follow: Callable[[], None] | None = None) -> None:
         effects = (*row_pass.reductions, *row_pass.stores)
         if not effects and not row_pass.spills:
+            if follow is not None:
+                follow()
             return
         f = self.f
         self.ev.hoist((*effects, *self._spill_roots(row_pass)), self.schedule.axis)
         streams = self.streams
-        if streams is None or not streams.streams(row_pass):
+        is_streamed = streams is not None and streams.streams(row_pass)
+        if streams is not None and is_streamed:
+            f.when(streams.is_large, [], lambda: self._streamed(row_pass, streams))
+        if follow is not None:
+            follow()
+        if streams is None or not is_streamed:
             self._loops(row_pass)
             return
-        f.when(streams.is_large, [], lambda: self._streamed(row_pass, streams))
         f.when(streams.is_small, [], lambda: self._loops(row_pass))
 
     def _streamed(self, row_pass: RowPass, streams: RowStreams) -> list[Reg]:
