@@ -129,7 +129,7 @@ def graphs(draw: st.DrawFn) -> Graph:
 
     b = Builder()
     for value in INPUTS:
-        b.fresh(value.name)
+        b.names.fresh(value.name)
     values = list(INPUTS)
     for _ in range(draw(st.integers(1, 14))):
         b.stem = f"s{len(values)}"

@@ -20,6 +20,7 @@ from grainline.base.dims import Expr, Extent, Op, Sym, product
 from grainline.base.dtypes import BOOL, I64, DType
 from grainline.base.errors import ModelError
 from grainline.graph.ir import Constant, Guard, Node, Shape, Value
+from grainline.graph.names import Names
 from grainline.importer import extents
 from grainline.importer.tensors import constant_of
 
@@ -65,21 +66,12 @@ class Builder:
         self._sizes: set[Extent] = set() if around is None else set(around._sizes)
         self.stem = ""
         self.node_name = ""
-        self._names: set[str] = {""}
+        self.names = Names()
         self._symbols: set[str] = set() if around is None else around._symbols
         self._given = frozenset(self._symbols)
         self._literals: dict[tuple[Any, ...], Value] = {}
 
     # -- names ---------------------------------------------------------------------------------------------------
-
-    def fresh(self, wish: str) -> str:
-        """`wish`, or `wish` with a number, so that no value has it yet."""
-        name, number = wish, 0
-        while name in self._names:
-            number += 1
-            name = f"{wish}.{number}"
-        self._names.add(name)
-        return name
 
     def fresh_symbol(self, wish: str) -> str:
         name, number = wish, 0
@@ -106,8 +98,8 @@ class Builder:
         for index in range(mark.nodes, len(self.nodes)):
             node = self.nodes[index]
             for value in node.outputs:
-                if value.name in wishes and wishes[value.name] not in self._names:
-                    renamed[value.name] = replace(value, name=self.fresh(wishes[value.name]))
+                if value.name in wishes and wishes[value.name] not in self.names:
+                    renamed[value.name] = replace(value, name=self.names.fresh(wishes[value.name]))
                     if value.name in self.contents:
                         self.contents[wishes[value.name]] = self.contents[value.name]
             self.nodes[index] = replace(
@@ -123,12 +115,12 @@ class Builder:
         """Appends a node with one output."""
         final = tuple(extents.apply_all(d, self.replacements) for d in shape)
         self.note_sizes(final)
-        output = Value(self.fresh(f"{self.stem}~{op}"), dtype, final)
+        output = Value(self.names.fresh(f"{self.stem}~{op}"), dtype, final)
         self.nodes.append(Node(op, tuple(inputs), (output,), attributes, self.node_name))
         return output
 
     def add_constant(self, wish: str, dtype: DType, shape: Shape, constant: Constant) -> Value:
-        value = Value(self.fresh(wish), dtype, shape)
+        value = Value(self.names.fresh(wish), dtype, shape)
         self.constants[value.name] = constant
         return value
 

@@ -63,7 +63,7 @@ def import_flow(b: Builder, call: Call, subgraph: Importer) -> list[Value | None
     outputs = []
     for name, given, shape in zip(call.outputs, found.given, found.shapes, strict=False):
         b.note_sizes(shape or ())
-        outputs.append(Value(b.fresh(name), given.dtype, shape, given.kind) if name else Value("", F32, None))
+        outputs.append(Value(b.names.fresh(name), given.dtype, shape, given.kind) if name else Value("", F32, None))
     b.nodes.append(
         Node("host", tuple(inputs), tuple(outputs), attributes_of(call, REASON, graphs, captures), b.node_name)
     )

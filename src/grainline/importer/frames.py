@@ -79,11 +79,11 @@ class Frame:
     def _inherited(self, name: str, outer: Value, around: Builder) -> Value:
         if self.is_host_only:
             self.captured[name] = outer
-            return Value(self.builder.fresh(name), outer.dtype, None, outer.kind)
+            return Value(self.builder.names.fresh(name), outer.dtype, None, outer.kind)
         if outer.name in around.constants and outer.shape is not None:
             return self.builder.add_constant(name, outer.dtype, outer.shape, around.constants[outer.name])
         shape = None if outer.shape is None else around.shape(outer)
-        inner = Value(self.builder.fresh(name), outer.dtype, shape, outer.kind)
+        inner = Value(self.builder.names.fresh(name), outer.dtype, shape, outer.kind)
         content = around.content(outer)
         if content is not None:
             self.builder.contents[inner.name] = content
@@ -316,7 +316,7 @@ def _formals(inner: Frame, proto: Any, call: Call, given: Sequence[Formal] | Non
         if not info.type.WhichOneof("value") and position < len(types):
             dtype, kind = types[position]
         formal = given[position] if given is not None and position < len(given) else None
-        value = Value(inner.builder.fresh(info.name), dtype, None if formal is None else formal.shape, kind)
+        value = Value(inner.builder.names.fresh(info.name), dtype, None if formal is None else formal.shape, kind)
         inner.define(info.name, value, call.label)
         if formal is not None and formal.content is not None:
             inner.builder.contents[value.name] = formal.content

@@ -110,7 +110,7 @@ def output_values(b: Builder, call: Call, schema: Any | None, hints: dict[str, t
         if shape is None:
             shape = _of_known_rank(b, call)
         b.note_sizes(shape or ())
-        values.append(Value(b.fresh(name), dtype, shape if kind == "tensor" else None, kind))
+        values.append(Value(b.names.fresh(name), dtype, shape if kind == "tensor" else None, kind))
     return values
 
 

@@ -131,7 +131,7 @@ def _inputs_and_initialisers(
             raise ModelError("an input has no type", value=info.name)
         shown = declared(info)
         shape = _input_shape(frame.builder, shown, symbols)
-        frame.define(info.name, Value(frame.builder.fresh(info.name), shown.dtype, shape, shown.kind), "")
+        frame.define(info.name, Value(frame.builder.names.fresh(info.name), shown.dtype, shape, shown.kind), "")
     tensors = add_initialisers(frame, proto, opened.split.initialisers, overridable)
     for name in overridable:
         if tensors[name].dtype != frame.values[name].dtype:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from grainline.base.dims import product
 from grainline.graph.ir import Graph, Node, Value
+from grainline.graph.names import Names, names_of
 from grainline.graph.ops import is_pointwise
 
 #: tables below this many elements are cheaper to compute once at load
@@ -21,14 +22,14 @@ class GatherFirst:
     name = "gather_first"
 
     def run(self, graph: Graph) -> Graph:
-        producers = graph.producers()
+        producers, names = graph.producers(), names_of(graph)
         nodes: list[Node] = []
         for node in graph.nodes:
-            nodes.extend(_rows_first(node, graph, producers) if node.op == "gather" else (node,))
+            nodes.extend(_rows_first(node, graph, producers, names) if node.op == "gather" else (node,))
         return replace(graph, nodes=tuple(nodes))
 
 
-def _rows_first(gather: Node, graph: Graph, producers: dict[str, Node]) -> list[Node]:
+def _rows_first(gather: Node, graph: Graph, producers: dict[str, Node], names: Names) -> list[Node]:
     """The nodes that replace `gather`, in order; itself when the law does not apply."""
     table, indices = gather.inputs
     maker = producers.get(table.name)
@@ -39,7 +40,7 @@ def _rows_first(gather: Node, graph: Graph, producers: dict[str, Node]) -> list[
         return [gather]
     nodes: list[Node] = []
     operands: list[Value] = []
-    for position, value in enumerate(maker.inputs):
+    for value in maker.inputs:
         shape = value.shape or ()
         if len(shape) < len(table.shape or ()) or shape[0] == 1:
             if len(shape) == len(table.shape or ()):
@@ -47,12 +48,12 @@ def _rows_first(gather: Node, graph: Graph, producers: dict[str, Node]) -> list[
             operands.append(value)
             continue
         rows = Value(
-            f"{gather.output.name}__rows{position}",
+            names.fresh(f"{gather.output.name}__rows"),
             value.dtype,
             (*(indices.shape or ()), *shape[1:]),
         )
         picked = Node("gather", (value, indices), (rows,), gather.attributes, gather.name)
-        nodes.extend(_rows_first(picked, graph, producers))
+        nodes.extend(_rows_first(picked, graph, producers, names))
         operands.append(rows)
     nodes.append(replace(maker, inputs=tuple(operands), outputs=gather.outputs))
     return nodes

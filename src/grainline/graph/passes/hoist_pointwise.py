@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from grainline.graph.ir import Graph, Node, Value
+from grainline.graph.names import Names, names_of
 from grainline.graph.ops import is_pointwise
 
 CROSSED = ("reshape", "transpose")
@@ -23,10 +24,11 @@ class HoistPointwise:
         readers = graph.consumers()
         kept = graph.output_names()
         producers = dict(graph.producers())
+        names = names_of(graph)
         nodes: list[Node] = []
         for node in graph.nodes:
             chain = _views_above(node, producers, readers, kept)
-            for new in _hoist(node, chain) if chain else (node,):
+            for new in _hoist(node, chain, names) if chain else (node,):
                 for value in new.outputs:
                     producers[value.name] = new
                 nodes.append(new)
@@ -55,20 +57,19 @@ def _views_above(node: Node, producers: dict[str, Node], readers: dict[str, list
         value = above.inputs[0]
 
 
-def _hoist(node: Node, chain: list[Node]) -> list[Node]:
+def _hoist(node: Node, chain: list[Node], names: Names) -> list[Node]:
     """The node over the chain's source, then the chain over its result."""
     below, source = chain[0].output, chain[-1].inputs[0]
-    value = Value(f"{node.output.name}__above", node.output.dtype, source.shape)
+    value = Value(names.fresh(f"{node.output.name}__above"), node.output.dtype, source.shape)
     moved = replace(
         node,
         inputs=tuple(source if v == below else v for v in node.inputs),
         outputs=(value,),
     )
     nodes = [moved]
-    for depth, view in enumerate(reversed(chain)):
-        last = depth == len(chain) - 1
-        shape = view.output.shape
-        out = node.output if last else Value(f"{node.output.name}__view{depth}", value.dtype, shape)
+    for view in reversed(chain):
+        shape, name = view.output.shape, f"{node.output.name}__view"
+        out = node.output if view is chain[0] else Value(names.fresh(name), value.dtype, shape)
         nodes.append(replace(view, inputs=(value,), outputs=(out,)))
         value = out
     return nodes

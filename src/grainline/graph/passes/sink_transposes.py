@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from grainline.graph.ir import Graph, Node, Shape, Value
+from grainline.graph.names import Names, names_of
 from grainline.graph.ops import is_pointwise
 
 Perm = tuple[int, ...]
@@ -25,7 +26,7 @@ class SinkTransposes:
     name = "sink_transposes"
 
     def run(self, graph: Graph) -> Graph:
-        sinking = _Sinking({value.name for value in graph.inputs})
+        sinking = _Sinking({value.name for value in graph.inputs}, names_of(graph))
         for node in graph.nodes:
             sinking.take(node)
         return replace(graph, nodes=tuple(sinking.nodes))
@@ -37,6 +38,7 @@ class _Sinking:
     transposes stay."""
 
     inputs: set[str]
+    names: Names
     nodes: list[Node] = field(default_factory=list)
     turned: dict[str, tuple[Value, Perm]] = field(default_factory=dict)
 
@@ -60,6 +62,10 @@ class _Sinking:
         if source.name not in self.inputs:
             self.turned[node.output.name] = source, perm
 
+    def _name(self, value: Value) -> str:
+        """Of what `value` is in the order of the source."""
+        return self.names.fresh(f"{value.name}__unturned")
+
     def _perm(self, node: Node) -> Perm | None:
         """The one order in which the operands of full rank are transposes, if it moves the last axis."""
         if not (is_pointwise(node.op) or node.op in MOVED):
@@ -77,7 +83,7 @@ class _Sinking:
         if any(operand is None for operand in operands):
             return None
         attributes = MOVED[node.op](node.attributes, perm) if node.op in MOVED else node.attributes
-        output = replace(node.output, name=f"{node.output.name}__unturned", shape=_back(node.output.shape or (), perm))
+        output = replace(node.output, name=self._name(node.output), shape=_back(node.output.shape or (), perm))
         return replace(node, inputs=tuple(v for v in operands if v), outputs=(output,), attributes=attributes)
 
     def _operand(self, value: Value, node: Node, perm: Perm) -> Value | None:
@@ -89,9 +95,8 @@ class _Sinking:
         if not is_pointwise(node.op) or shape == node.output.shape:
             return None
         aligned: Shape = (*[1] * (len(perm) - len(shape)), *shape)
-        name = f"{node.output.name}__{value.name}"
-        wide = replace(value, name=f"{name}__aligned", shape=aligned)
-        small = replace(value, name=f"{name}__unturned", shape=_back(aligned, perm))
+        wide = replace(value, name=self.names.fresh(f"{value.name}__aligned"), shape=aligned)
+        small = replace(value, name=self._name(value), shape=_back(aligned, perm))
         self.nodes.append(Node("reshape", (value,), (wide,), {}, node.name))
         self.nodes.append(Node("transpose", (wide,), (small,), {"perm": _inverse(perm)}, node.name))
         return small

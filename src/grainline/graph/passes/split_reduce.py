@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from grainline.base.dims import product
 from grainline.graph.ir import Graph, Node, Shape, Value
+from grainline.graph.names import Names, names_of
 
 
 @dataclass(frozen=True)
@@ -18,13 +19,14 @@ class SplitReduce:
     name = "split_reduce"
 
     def run(self, graph: Graph) -> Graph:
+        names = names_of(graph)
         nodes: list[Node] = []
         for node in graph.nodes:
-            nodes.extend(_split(node) if node.op == "reduce" else (node,))
+            nodes.extend(_split(node, names) if node.op == "reduce" else (node,))
         return replace(graph, nodes=tuple(nodes))
 
 
-def _split(node: Node) -> Iterator[Node]:
+def _split(node: Node, names: Names) -> Iterator[Node]:
     source = node.inputs[0]
     assert source.shape is not None
     axes = [a for a in node.attributes["axes"] if source.shape[a] != 1]
@@ -36,11 +38,12 @@ def _split(node: Node) -> Iterator[Node]:
         yield Node("reshape", (source,), node.outputs, {}, node.name)
         return
     value = source
-    for step, run in enumerate(reversed(runs)):
-        last = step == len(runs) - 1
-        yield from _reduce_run(node, value, run, node.output if last else None, step)
-        shape = tuple(1 if a in run else d for a, d in enumerate(value.shape or ()))
-        value = Value(f"{node.output.name}__run{step}", value.dtype, shape)
+    for run in reversed(runs):
+        kept = tuple(1 if a in run else d for a, d in enumerate(value.shape or ()))
+        is_last = run is runs[0]
+        out = node.output if is_last else Value(names.fresh(f"{node.output.name}__run"), value.dtype, kept)
+        yield from _reduce_run(node, value, run, out, names)
+        value = out
 
 
 def _runs(axes: list[int]) -> list[list[int]]:
@@ -53,19 +56,16 @@ def _runs(axes: list[int]) -> list[list[int]]:
     return runs
 
 
-def _reduce_run(node: Node, value: Value, run: list[int], result: Value | None, step: int) -> Iterator[Node]:
+def _reduce_run(node: Node, value: Value, run: list[int], out: Value, names: Names) -> Iterator[Node]:
     """reshape to merge the run, reduce, reshape back to the shape with ones."""
     shape: Shape = value.shape or ()
-    name = f"{node.output.name}__run{step}"
-    kept = tuple(1 if a in run else d for a, d in enumerate(shape))
-    out = result or Value(name, value.dtype, kept)
     if len(run) == 1:
         yield Node("reduce", (value,), (out,), {**node.attributes, "axes": tuple(run)}, node.name)
         return
     first, last = run[0], run[-1] + 1
     merged = (*shape[:first], product(shape[first:last]), *shape[last:])
-    flat = Value(f"{name}__flat", value.dtype, merged)
-    small = Value(f"{name}__small", value.dtype, (*merged[:first], 1, *merged[first + 1 :]))
+    flat = Value(names.fresh(f"{out.name}__flat"), value.dtype, merged)
+    small = Value(names.fresh(f"{out.name}__small"), value.dtype, (*merged[:first], 1, *merged[first + 1 :]))
     yield Node("reshape", (value,), (flat,), {}, node.name)
     yield Node("reduce", (flat,), (small,), {**node.attributes, "axes": (first,)}, node.name)
     yield Node("reshape", (small,), (out,), {}, node.name)
