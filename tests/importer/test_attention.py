@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import grainline
-from grainline.base.errors import UnsupportedError
+from grainline.base.errors import FeedError, GrainlineError, UnsupportedError
 from grainline.importer.model import import_model
 from tests.fixtures.models import single
 from tests.fixtures.peer import agrees_with_peer, peer_results
@@ -209,6 +209,93 @@ def test_lengths_stay_symbolic() -> None:
     assert len(chains) == 1, "both products and the softmax between them are one kernel"
     for batch, length in ((1, 1), (3, 8), (2, 65)):
         agrees_with_peer(model, {"x": f32(batch, length, D), "mask": flags(batch, length)})
+
+
+@pytest.mark.parametrize("past", [None, 3])
+@pytest.mark.parametrize("lengths", [(5, 7), (7, 5), (1, 4), (1, 1)])
+def test_causal_queries_and_keys_of_other_numbers(lengths: tuple[int, int], past: int | None) -> None:
+    queries, keys = lengths
+    operands = {"q": f32(B, queries, D), "k": f32(B, keys, D), "v": f32(B, keys, D), "b": None, "m": None, "e": None}
+    if past is not None:
+        operands |= {"past_k": f32(B, N, past, H), "past_v": f32(B, N, past, H)}
+    check("MultiHeadAttention", operands, outputs=1 if past is None else 3, num_heads=N, unidirectional=1)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_two_masks_hide_counts_once(seed: int) -> None:
+    """All keys of a query may be hidden, by the lowest number: then they weigh the same."""
+    flags = np.random.default_rng(seed).integers(0, 2, (B, S, S)).astype(np.int32)
+    operands = {"x": f32(B, S, D), "w_w": f32(D, 3 * D), "w_b": None, "mask": flags}
+    for fill in (-1.0, -1e9, float(np.finfo(np.float32).min)):
+        check("Attention", operands, num_heads=N, unidirectional=1, mask_filter_value=fill)
+
+
+@pytest.mark.parametrize("is_causal", [0, 1])
+@pytest.mark.parametrize("shape", [(S, T), (N, S, T), (B, 1, S, T), (B, N, S, T)])
+def test_a_query_from_which_a_standard_mask_hides_everything_gives_zeros(
+    shape: tuple[int, ...], is_causal: int
+) -> None:
+    shown = RNG.random(shape) < 0.3
+    shown[..., 1, :] = False
+    given = {"q": f32(B, S, D), "k": f32(B, T, D), "v": f32(B, T, D)}
+    forms = {"domain": "", "q_num_heads": N, "kv_num_heads": N, "is_causal": is_causal}
+    check("Attention", given | {"m": shown}, **forms)
+    check("Attention", given | {"m": np.where(shown, 0, -np.inf).astype(np.float32)}, **forms)
+
+
+def symbolic(op: str, feeds: dict[str, np.ndarray], dims: dict[str, tuple[Any, ...]], **attributes: Any) -> Any:
+    """One node of com.microsoft whose inputs are declared with these dimensions; operands in the order of `dims`."""
+    order = [name if name in feeds else "" for name in dims]
+    model = single(op, feeds, order=order, domain="com.microsoft", symbolic=False, **attributes)
+    for value in model.graph.input:
+        for dim, extent in zip(value.type.tensor_type.shape.dim, dims[value.name], strict=True):
+            if isinstance(extent, str):
+                dim.Clear()
+                dim.dim_param = extent
+    return model
+
+
+def test_what_must_be_equal_may_have_names_of_its_own() -> None:
+    """Exporters name the extents of each input by itself, also the sum of past and present."""
+    past = {"past_k": f32(B, N, T, H), "past_v": f32(B, N, T, H)}
+    feeds = {"q": f32(B, S, D), "k": f32(B, S, D), "v": f32(B, S, D), "m": flags(B, T + S), "e": f32(B, N, S, T + S)}
+    dims = {
+        "q": ("b0", "s0", D), "k": ("b1", "s1", D), "v": ("b2", "s2", D), "bias": (), "m": ("b3", "total"),
+        "e": ("b4", N, "s3", "total3"), "past_k": ("b5", N, "p0", H), "past_v": ("b6", N, "p1", H),
+    }  # fmt: skip
+    model = symbolic("MultiHeadAttention", feeds | past, dims, num_heads=N, outputs=3)
+    agrees_with_peer(model, feeds | past)
+    feeds = {"x": f32(B, S, D), "w": f32(D, 3 * D), "b": f32(3 * D), "m": flags(B, T + S), "past": f32(2, B, N, T, H)}
+    dims = {
+        "x": ("b0", "s", D), "w": (D, 3 * D), "b": ("columns",), "m": ("b1", "total"), "past": (2, "b2", N, "p", H),
+    }  # fmt: skip
+    model = symbolic("Attention", feeds, dims, num_heads=N, outputs=2)
+    agrees_with_peer(model, feeds)
+    ids = {"ids": i32(1, 2).reshape(1, 2), "seg": i32(0, 1).reshape(1, 2), "pos": i32(1, 0).reshape(1, 2)}
+    tables = {"words": f32(9, D), "at": f32(3, D), "kinds": f32(2, D), "gamma": f32(D), "beta": f32(D)}
+    shown = {"ids": ("b0", "s0"), "seg": ("b1", "s1")} | {name: table.shape for name, table in tables.items()}
+    order = {name: shown[name] for name in ("ids", "seg", *tables)} | {"m": (), "pos": ("b2", "s2")}
+    agrees_with_peer(symbolic("EmbedLayerNormalization", ids | tables, order, outputs=2), ids | tables)
+    with pytest.raises(FeedError, match="mask"):
+        grainline.load(model.SerializeToString()).run(feeds | {"m": flags(B, T + S - 1)})
+
+
+@pytest.mark.parametrize("name", ["bias", "long bias", "matrix bias", "past alone", "batch", "width"])
+def test_operands_that_do_not_fit_are_refused(name: str) -> None:
+    operands = {"q": f32(B, S, D), "k": f32(B, T, D), "v": f32(B, T, D), "b": None, "m": None, "e": None}
+    wrong = {
+        "bias": {"b": f32(D)}, "long bias": {"b": f32(3 * D + 1)}, "matrix bias": {"b": f32(1, 3 * D)},
+        "past alone": {"past_k": f32(B, N, T, H)}, "batch": {"k": f32(1, T, D), "v": f32(1, T, D)},
+        "width": {"k": f32(B, T, 2 * D)},
+    }[name]  # fmt: skip
+    given = {key: array for key, array in (operands | wrong).items() if array is not None}
+    order = [key if key in given else "" for key in operands | wrong]
+    for is_symbolic in (False, True):
+        model = single(
+            "MultiHeadAttention", given, order=order, domain="com.microsoft", num_heads=N, symbolic=is_symbolic
+        )
+        with pytest.raises(GrainlineError):
+            grainline.load(model.SerializeToString()).run(given)
 
 
 def test_what_is_not_carried_is_named_with_its_reason() -> None:

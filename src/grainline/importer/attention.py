@@ -1,7 +1,7 @@
 """Attention written out: the operators of com.microsoft that optimised transformers contain, and the standard one.
 
 All come down to `attended`: softmax(scale * Q K' + masks) V by head, which fuses into one kernel. Masks are summed as
-additive terms; what a causal mask hides gets the lowest number, whatever else says.
+additive terms; what a causal mask hides gets one number, whatever else says.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Scores:
     """What happens to the scores, f32[B, N, S, T], before their softmax.
 
     `terms` broadcast to them and are added; `is_causal`: a query sees `past` keys, and of the others those up to its
-    own; what the rest gets is `hidden`.
+    own; what the rest gets is `hidden`. `frees_last`: the last query sees all keys.
     """
 
     scale: float
@@ -39,16 +39,21 @@ class Scores:
     is_causal: bool = False
     past: Extent = 0
     hidden: float = LOWEST
+    frees_last: bool = False
 
 
 def attended(b: Builder, q: Value, k: Value, v: Value, scores: Scores) -> Value:
     """q: f32[B, N, S, H], k: f32[B, N, T, H], v: f32[B, N, T, E] -> f32[B, N, S, E]"""
     b.equate(b.shape(k)[2], b.shape(v)[2], "keys and values differ in number")
+    for axis, what in enumerate(("batch", "number of heads")):
+        for other in (k, v):
+            b.equate(b.shape(q)[axis], b.shape(other)[axis], f"queries, keys and values differ in their {what}")
     x = b.with_scalar("mul", product_of(b, q, b.transpose(k, (0, 1, 3, 2))), scores.scale)
     shape = b.shape(x)
-    for term in (*scores.terms, *_causal(b, shape, scores)):
-        _fit_scores(b, term, shape)
-        x = b.binary("add", x, term)
+    for term in scores.terms:
+        x = b.binary("add", x, _fitted(b, term, shape))
+    if scores.is_causal:
+        x = b.where(_shown(b, shape, scores), x, b.literal(scores.hidden, F32))
     return product_of(b, _shares(b, x), v)
 
 
@@ -61,21 +66,26 @@ def _shares(b: Builder, scores: Value) -> Value:
     return b.binary("mul", raised, b.unary("reciprocal", total))
 
 
-def _causal(b: Builder, shape: Sequence[Extent], scores: Scores) -> tuple[Value, ...]:
-    """[S, T]: what hides a key that comes after the query"""
-    if not scores.is_causal:
-        return ()
+def _shown(b: Builder, shape: Sequence[Extent], scores: Scores) -> Value:
+    """bool[S, T]: whether the key comes no later than the query."""
     rows = b.emit("iota", (), I64, (shape[2], 1), start=scores.past, step=1, axis=0)
     columns = b.emit("iota", (), I64, (1, shape[3]), start=0, step=1, axis=1)
-    hidden = b.binary("gt", columns, rows)
-    return (b.where(hidden, b.literal(scores.hidden, F32), b.literal(0.0, F32)),)
+    shown = b.binary("le", columns, rows)
+    if not scores.frees_last or shape[3] == shape[2] + scores.past:
+        return shown
+    after = b.emit("iota", (), I64, (shape[2], 1), start=1 - shape[2], step=1, axis=0)
+    return b.binary("or", shown, b.binary("eq", after, b.literal(0, I64)))
 
 
-def _fit_scores(b: Builder, term: Value, shape: Sequence[Extent]) -> None:
-    """An extent of a mask that is not 1 is the extent of the scores."""
-    for extent, wanted in zip(reversed(b.shape(term)), reversed(shape), strict=False):
-        if extent != 1:
-            b.equate(wanted, extent, "a mask of an attention does not fit its scores")
+def _fitted(b: Builder, term: Value, shape: Sequence[Extent]) -> Value:
+    """The term; an extent of it that is not 1 is the extent of the scores in every run."""
+    own = b.shape(term)
+    if len(own) > len(shape):
+        raise Decline(f"a mask of rank {len(own)} is not supported")
+    wanted = [1 if extent == 1 else other for extent, other in zip(own, shape[len(shape) - len(own) :], strict=True)]
+    for extent, other in zip(own, wanted, strict=True):
+        b.equate(other, extent, "a mask of an attention does not fit its scores")
+    return b.reshape(term, wanted)
 
 
 def split_heads(b: Builder, x: Value, heads: int) -> Value:
@@ -210,10 +220,10 @@ def fused_attention(b: Builder, call: Call) -> list[Value | None]:
     _absent(call, 6)
     heads = call.integer("num_heads")
     projected = product_of(b, x, weights)
+    hidden = _of_rank(b, projected, 3)[2]
     if bias is not None:
-        b.fit(bias, b.shape(projected))
+        b.vector(bias, hidden)
         projected = b.binary("add", projected, bias)
-    hidden = b.shape(projected)[2]
     third = exact_div(hidden, 3)
     sizes = call.integers("qkv_hidden_sizes", ()) or ((third,) * 3 if third is not None else ())
     if len(sizes) != 3 or sum(sizes) != hidden:
@@ -224,14 +234,26 @@ def fused_attention(b: Builder, call: Call) -> list[Value | None]:
     )
     before: Extent = 0
     if past is not None:
-        before = _of_rank(b, past, 5)[3]
+        b.equate(_of_rank(b, past, 5)[0], 2, "the past of an attention holds keys and values")
+        before = b.shape(past)[3]
         k, v = (join(b, (_part(b, past, 0, index), new), 2) for index, new in enumerate((k, v)))
     terms = _terms(b, call, mask, extra, q, k)
-    scores = Scores(_scale(b, call, q), terms, bool(call.integer("unidirectional", 0)), before)
+    scores = Scores(_scale(b, call, q), terms, bool(call.integer("unidirectional", 0)), before, frees_last=True)
     results: list[Value | None] = [merge_heads(b, attended(b, q, k, v, scores))]
     if call.wants(1):
         results.append(join(b, [b.reshape(each, (1, *b.shape(each))) for each in (k, v)], 0))
     return results
+
+
+def _with_past(b: Builder, call: Call, k: Value, v: Value, at: int) -> tuple[Value, Value, Extent]:
+    """Keys and values behind those of inputs `at` and `at + 1`, where given, and how many these are."""
+    past = call.optional(at), call.optional(at + 1)
+    _only_single(*past)
+    if past[0] is None and past[1] is None:
+        return k, v, 0
+    if past[0] is None or past[1] is None:
+        raise ModelError("past keys and past values come together", node=call.label)
+    return join(b, (past[0], k), 2), join(b, (past[1], v), 2), _of_rank(b, past[0], 4)[2]
 
 
 def _unpacked(b: Builder, call: Call, heads: int) -> tuple[Value, Value, Value]:
@@ -256,43 +278,40 @@ def multi_head_attention(b: Builder, call: Call) -> list[Value | None]:
     if call.wants(3):
         raise Decline("its output of products is not supported")
     parts = list(_unpacked(b, call, heads))
-    bias, mask, extra, past_k, past_v = (call.optional(index) for index in range(3, 8))
-    _only_single(*parts, bias, extra, past_k, past_v)
+    bias, mask, extra = (call.optional(index) for index in range(3, 6))
+    _only_single(*parts, bias, extra)
     if bias is not None:
         start: Extent = 0
+        b.vector(bias, sum((_of_rank(b, part, 3)[2] for part in parts), start))
         for index, part in enumerate(parts):
-            size = _of_rank(b, part, 3)[2]
+            size = b.shape(part)[2]
             parts[index] = b.binary("add", part, cut(b, bias, 0, start, size))
             start = start + size
     q, k, v = (part if b.rank(part) == 4 else split_heads(b, part, heads) for part in parts)
-    before: Extent = 0
-    if past_k is not None and past_v is not None:
-        before = _of_rank(b, past_k, 4)[2]
-        k, v = join(b, (past_k, k), 2), join(b, (past_v, v), 2)
+    k, v, before = _with_past(b, call, k, v, 6)
     terms = _terms(b, call, mask, extra, q, k)
-    scores = Scores(_scale(b, call, q), terms, bool(call.integer("unidirectional", 0)), before)
+    scores = Scores(_scale(b, call, q), terms, bool(call.integer("unidirectional", 0)), before, frees_last=True)
     return [merge_heads(b, attended(b, q, k, v, scores)), k, v][: len(call.outputs)]
 
 
 def standard_attention(b: Builder, call: Call) -> list[Value | None]:
     """ai.onnx since 23. Few heads of keys and values serve groups of query heads."""
     given = [call.input(index) for index in range(3)]
-    mask, past_k, past_v = (call.optional(index) for index in range(3, 6))
-    _only_single(*given, past_k, past_v)
+    _only_single(*given)
     _absent(call, 6)
     if call.wants(3):
         raise Decline("its output of products is not compiled")
-    if call.real("softcap", 0.0) or (call.integer("is_causal", 0) and past_k is not None):
+    is_causal = bool(call.integer("is_causal", 0))
+    if call.real("softcap", 0.0) or (is_causal and call.optional(4) is not None):
         raise Decline("softcap, or a causal mask after past keys, is not compiled")
     if max(call.integer(f"{side}_window_size", -1) for side in ("left", "right")) >= 0:
         raise Decline("a window of keys is not compiled")
     counts = [call.integer(name, 0) for name in ("q_num_heads", "kv_num_heads", "kv_num_heads")]
     q, k, v = (x if b.rank(x) == 4 else split_heads(b, x, count) for x, count in zip(given, counts, strict=True))
-    if past_k is not None and past_v is not None:
-        k, v = join(b, (past_k, k), 2), join(b, (past_v, v), 2)
+    k, v, _ = _with_past(b, call, k, v, 4)
     scale = call.real("scale") if call.has("scale") else _scale(b, call, q)
-    terms = _standard_mask(b, call, mask, b.shape(k)[2])
-    scores = Scores(scale, terms, bool(call.integer("is_causal", 0)), hidden=-math.inf)
+    terms = _standard_mask(b, call, call.optional(3), b.shape(k)[2])
+    scores = Scores(scale, terms, is_causal, hidden=-math.inf)
     heads = b.shape(q)[1]
     y = attended(b, q, repeat_heads(b, k, heads), repeat_heads(b, v, heads), scores)
     return [merge_heads(b, y) if b.rank(given[0]) == 3 else y, k, v][: len(call.outputs)]

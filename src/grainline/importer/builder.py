@@ -265,6 +265,15 @@ class Builder:
             if low is not None and low >= 2:
                 self.equate(other, extent, "a parameter does not broadcast to its operand")
 
+    def vector(self, parameter: Value, extent: Extent) -> None:
+        """A parameter of one number for each of `extent` columns."""
+        shape = self.shape(parameter)
+        if len(shape) != 1:
+            raise ModelError(
+                "a parameter is no vector", node=self.node_name or self.stem, expected=(extent,), found=shape
+            )
+        self.equate(extent, shape[0], "a parameter has not one number per column")
+
     def unary(self, op: str, x: Value, dtype: DType | None = None) -> Value:
         return self.emit(op, (x,), dtype or x.dtype, self.shape(x))
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from grainline.base.dtypes import F32, F64, I32, I64
 from grainline.base.errors import ModelError
-from grainline.graph.ir import Value
+from grainline.graph.ir import Shape, Value
 from grainline.importer.builder import Builder, Decline
 from grainline.importer.call import Call, axis_of, only
 
@@ -124,9 +124,9 @@ def embed_layer_normalization(b: Builder, call: Call) -> list[Value | None]:
     batch, length = b.shape(ids)
     if positions is None:
         positions = b.emit("iota", (), I32, (1, length), start=0, step=1, axis=1)
-    total = b.binary("add", _embedded(b, words, ids), _embedded(b, table, positions))
+    total = b.binary("add", _embedded(b, words, ids), _embedded(b, table, _alike(b, positions, (batch, length))))
     if segments is not None:
-        total = b.binary("add", total, _embedded(b, segments, call.input(1)))
+        total = b.binary("add", total, _embedded(b, segments, _alike(b, call.input(1), (batch, length))))
     _, centred, inverse = _centred(b, total, (2,), call.real("epsilon", 1e-12))
     result = b.binary("add", b.binary("mul", b.binary("mul", centred, inverse), gamma), beta)
     count = b.expand(b.literal(0, I32), (batch,))
@@ -135,6 +135,16 @@ def embed_layer_normalization(b: Builder, call: Call) -> list[Value | None]:
         ones = b.cast(b.binary("eq", mask, b.literal(1, I32)), I32)
         count = b.reshape(b.reduce("sum", ones, (1,)), (batch,))
     return [result, count, total][: len(call.outputs)]
+
+
+def _alike(b: Builder, ids: Value, shape: Shape) -> Value:
+    """ids, i32[B, S] or [1, S]: an extent that is not known to be 1 is that of `shape` in every run."""
+    if b.rank(ids) != len(shape):
+        raise Decline(f"ids of rank {b.rank(ids)} are not supported")
+    for extent, other in zip(b.shape(ids), shape, strict=True):
+        if extent != 1:
+            b.equate(other, extent, "the ids of an embedding differ in their extents")
+    return ids
 
 
 def _embedded(b: Builder, table: Value, ids: Value) -> Value:
