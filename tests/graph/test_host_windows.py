@@ -141,6 +141,11 @@ def test_windows_are_gathered_piece_by_piece(monkeypatch: pytest.MonkeyPatch) ->
     np.testing.assert_array_equal(pieces, whole)
 
 
+def test_the_sum_over_no_channels_is_zero() -> None:
+    x, weights = image(SEED, 2, 0, 5, 6), {"w": np.zeros((4, 0, 3, 3), np.float32), "b": image(SEED, 4)}
+    agrees_with_peer(single("Conv", {"x": x}, weights=weights, pads=[1, 1, 0, 0]), {"x": x})
+
+
 @pytest.mark.parametrize("op", ["Conv", "ConvTranspose"])
 def test_channels_that_do_not_meet_are_named(op: str) -> None:
     x = image(SEED, 1, 4, 5, 5)

@@ -11,6 +11,7 @@ import pytest
 from onnx import helper
 
 import grainline
+from grainline.base.errors import FeedError, ModelError
 from tests.fixtures.models import model, single
 from tests.fixtures.peer import agrees_with_peer
 
@@ -184,6 +185,59 @@ def test_bits_do_not_depend_on_who_runs_it(options: dict[str, Any]) -> None:
         (right,) = grainline.load(model_bytes, threads=1).run(given)
         (found,) = grainline.load(model_bytes, **options).run(given)
         assert found.tobytes() == right.tobytes()
+
+
+@pytest.mark.parametrize("window", [(2, 3, 2), (1, 3, 2), (3, 1, 1)])
+def test_a_box_of_few_channels_has_windows_along_all_its_axes(window: tuple[int, ...]) -> None:
+    x, weights = f32(2, 2, 5, 6, 7), {"w": f32(3, 2, *window)}
+    built = single("Conv", {"x": x}, weights=weights, pads=[0, 1, 1, 1, 1, 0])
+    assert launches(built)
+    agrees_with_peer(built, {"x": x})
+
+
+WRONG: dict[str, tuple[str, dict[str, Any]]] = {
+    "the window is another": ("Conv", {"kernel_shape": [2, 2]}),
+    "the window has another rank": ("Conv", {"kernel_shape": [3]}),
+    "unknown padding": ("Conv", {"auto_pad": "SAME"}),
+    "negative padding": ("Conv", {"pads": [-1, 0, 0, 0]}),
+    "unknown padding of a pool": ("MaxPool", {"kernel_shape": [2, 2], "auto_pad": "SAME"}),
+    "negative padding of a pool": ("AveragePool", {"kernel_shape": [2, 2], "pads": [0, -1, 0, 0]}),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_attributes_that_mean_nothing_are_refused(name: str) -> None:
+    op, form = WRONG[name]
+    weights = {"w": f32(5, 4, 3, 3)} if op == "Conv" else {}
+    with pytest.raises(ModelError, match=r"only"):
+        grainline.load(single(op, {"x": f32(2, 4, 6, 7)}, weights=weights, **form).SerializeToString())
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (4,), (1, 5), (5, 1)])
+@pytest.mark.parametrize("group", [1, 5])
+def test_a_bias_is_one_number_per_result(shape: tuple[int, ...], group: int) -> None:
+    x, w, bias = f32(2, 5, 6, 7), f32(5, 5 // group, 3, 3), f32(*shape)
+    for feeds, weights in (({"x": x}, {"w": w, "b": bias}), ({"x": x, "b": bias}, {"w": w})):
+        built = single("Conv", feeds, weights=weights, order=["x", "w", "b"], group=group)
+        with pytest.raises(grainline.GrainlineError):
+            grainline.load(built.SerializeToString()).run(feeds)
+
+
+@pytest.mark.parametrize("op", ["Conv", "Conv by channel", "Conv in groups", "MaxPool", "AveragePool"])
+def test_an_image_smaller_than_the_window_is_an_error(op: str) -> None:
+    """Also where two extents are negative, whose product is not."""
+    groups = {"Conv": 1, "Conv by channel": 8, "Conv in groups": 2}.get(op)
+    node = helper.make_node(op.split()[0], ["x", "w"], ["c"], **({"group": groups} if groups else {}))
+    if groups is None:
+        node = helper.make_node(op, ["x"], ["c"], kernel_shape=[5, 5])
+    weights = {"w": f32(8, 8 // (groups or 1), 5, 5)} | {"v": f32(4, 8, 3, 3)}
+    again = helper.make_node("Conv", ["c", "v"], ["y"], pads=[4, 4, 4, 4])
+    built = model([node, again], {"x": f32(2, 8, 9, 9)}, ["y"], weights)
+    loaded = grainline.load(built.SerializeToString())
+    for sizes in ((2, 2), (9, 3), (0, 9)):
+        with pytest.raises(FeedError, match="smaller than its window"):
+            loaded.run({"x": f32(2, 8, *sizes)})
+    agrees_with_peer(built, {"x": f32(2, 8, 5, 9)})
 
 
 def test_a_convolution_has_one_kernel_for_all_shapes() -> None:

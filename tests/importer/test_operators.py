@@ -232,3 +232,14 @@ def test_dequantize_linear() -> None:
     per_axis = {"s": np.abs(f32(4)), "z": RNG.integers(-9, 9, 4).astype(np.int8)}
     compare(single("DequantizeLinear", {"x": x}, weights=per_axis, axis=1, symbolic=False), {"x": x})
     compare(single("DequantizeLinear", {"x": x}, weights={"s": np.float32(0.1), "z": np.int8(3)}), {"x": x})
+
+
+@pytest.mark.parametrize("rank", [8, 14])
+def test_tensors_of_many_axes_compile(rank: int) -> None:
+    """Axes that do not merge: each is another loop of the kernel."""
+    x = f32(*[2] * rank)
+    for symbolic in (True, False):
+        turned = single("Transpose", {"x": x}, symbolic=symbolic, perm=list(range(rank))[::-1])
+        agrees_with_peer(turned, {"x": x})
+    a, b = (f32(*[1 if axis % 2 == side else 2 for axis in range(rank)]) for side in (0, 1))
+    agrees_with_peer(single("Add", {"a": a, "b": b}, symbolic=False), {"a": a, "b": b})

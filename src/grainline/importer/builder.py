@@ -210,6 +210,11 @@ class Builder:
             return
         self.guards.append(Guard(left, right, reason, self.node_name))
 
+    def at_least(self, extent: Extent, least: int, reason: str) -> None:
+        """Makes `extent >= least` a condition of every run."""
+        if not extents.is_nonnegative(extent - least):
+            self.guards.append(Guard(extent, dims.maximum(extent, least), reason, self.node_name))
+
     def _replace(self, symbol: Sym, by: Extent, reason: str) -> None:
         """Whoever binds the symbol checks it; for a symbol from outside nobody would."""
         if symbol.name in self._given:

@@ -85,6 +85,8 @@ def _convolved(b: Builder, call: Call) -> Value:
     b.equate(shape[1], weights[1] * groups, "the weights of a convolution do not fit its channels")
     if groups < 1 or weights[0] % groups:
         raise Decline("the results do not divide into groups")
+    if bias is not None:
+        b.vector(bias, weights[0])
     windows = _windows(b, call, shape[2:], weights[2:])
     padded = _padded(b, _channels_last(b, x), windows, 0.0)
     if groups == 1:
@@ -254,6 +256,8 @@ def conv_transpose(b: Builder, call: Call) -> list[Value | None]:
     if call.text("auto_pad", "NOTSET") != "NOTSET" or not len(strides) == len(extra) == rank == len(pads) // 2:
         raise Decline("only a run knows the padding")
     b.equate(shape[1], weights[0], "the weights of a transposed convolution do not fit its channels")
+    if bias is not None:
+        b.vector(bias, weights[1])
     y = _spread(b, _channels_last(b, x), w, strides, extra)
     starts = (0, *pads[:rank], 0)
     lengths = [

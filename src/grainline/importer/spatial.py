@@ -10,12 +10,14 @@ from dataclasses import dataclass
 
 from grainline.base import dims
 from grainline.base.dims import Extent
+from grainline.base.errors import ModelError
 from grainline.graph.ir import Shape
 from grainline.importer.builder import Builder
 from grainline.importer.call import Call
 
 POOLS = frozenset({"MaxPool", "AveragePool", "LpPool"})
 CONVOLUTIONS = frozenset({"Conv", "ConvInteger"})
+PADDINGS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ def closed_shape(b: Builder, call: Call) -> Shape | None:
 
 def windows_of(b: Builder, call: Call, sizes: Shape, extents: tuple[Extent, ...]) -> Windows | None:
     """The windows that the attributes describe over axes of these sizes; None where the attributes do not fit."""
+    _check(call, extents)
     rank = len(sizes)
     strides = call.integers("strides", (1,) * rank)
     dilations = call.integers("dilations", (1,) * rank)
@@ -79,8 +82,20 @@ def windows_of(b: Builder, call: Call, sizes: Shape, extents: tuple[Extent, ...]
         else:
             assert around is not None
             steps.append(_steps(b, call, size, span, strides[axis], around))
+        b.at_least(steps[axis], 0, "the input of a convolution or pool is smaller than its window")
         pads.append(around)
     return Windows(sizes, extents, strides, dilations, tuple(pads), tuple(steps))
+
+
+def _check(call: Call, extents: tuple[Extent, ...]) -> None:
+    """ModelError for attributes that mean nothing, whatever the input is."""
+    given = call.maybe_ints("kernel_shape")
+    if given is not None and all(isinstance(extent, int) for extent in extents) and given != extents:
+        raise ModelError("kernel_shape is not that of the weights", node=call.label, expected=extents, found=given)
+    if call.text("auto_pad", "NOTSET") not in PADDINGS:
+        raise ModelError("auto_pad is unknown", node=call.label, expected=PADDINGS, found=call.text("auto_pad"))
+    if min(call.integers("pads", ()), default=0) < 0:
+        raise ModelError("padding is negative", node=call.label, found=call.integers("pads"))
 
 
 def _same(size: Extent, span: Extent, stride: int, is_upper: bool) -> tuple[int, int] | None:

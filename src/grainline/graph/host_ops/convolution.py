@@ -74,7 +74,7 @@ def _convolved(call: Any, x: Array, w: Array) -> Array:
     windows = windows_of(call, x.shape[2:], w.shape[2:])
     weights = w.reshape(groups, w.shape[0] // groups, prod(w.shape[1:]))
     y = np.zeros((x.shape[0], w.shape[0], *windows.steps), x.dtype)
-    if not y.size:
+    if not y.size or not w.size:
         return y
     # [N, C, *taps, *steps]: a row of windows lies dense, so that gathering copies runs
     taps_first = (0, 1, *range(2 + windows.rank, 2 + 2 * windows.rank), *range(2, 2 + windows.rank))
