@@ -153,7 +153,11 @@ def test_fused_matmul(sides: str) -> None:
             shape[-2:] = reversed(shape[-2:])
         if f"transBatch{name}" in attributes:
             shape[:-1] = [shape[-2], *shape[:-2]]
-    check("FusedMatMul", {name: f32(*shape) for name, shape in shapes.items()}, alpha=0.25, **attributes)
+    feeds = {name: f32(*shape) for name, shape in shapes.items()}
+    check("FusedMatMul", feeds, alpha=0.25, **attributes)
+    on_host = single("FusedMatMul", feeds, domain="com.microsoft", alpha=0.25, **attributes)
+    assert "host FusedMatMul" in grainline.load(on_host.SerializeToString()).explain(), "extents of any name may be 1"
+    agrees_with_peer(on_host, feeds)
 
 
 @pytest.mark.parametrize("activation", ["Relu", "Tanh", "Sigmoid", "LeakyRelu", "HardSigmoid"])

@@ -200,6 +200,9 @@ WRONG: dict[str, tuple[str, dict[str, Any]]] = {
     "the window has another rank": ("Conv", {"kernel_shape": [3]}),
     "unknown padding": ("Conv", {"auto_pad": "SAME"}),
     "negative padding": ("Conv", {"pads": [-1, 0, 0, 0]}),
+    "negative padding of a transposed one": ("ConvTranspose", {"pads": [-1, 0, 0, 0]}),
+    "more padding, negative": ("ConvTranspose", {"output_padding": [0, -1]}),
+    "the window of a transposed one is another": ("ConvTranspose", {"kernel_shape": [2, 2]}),
     "unknown padding of a pool": ("MaxPool", {"kernel_shape": [2, 2], "auto_pad": "SAME"}),
     "negative padding of a pool": ("AveragePool", {"kernel_shape": [2, 2], "pads": [0, -1, 0, 0]}),
 }
@@ -208,7 +211,7 @@ WRONG: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.mark.parametrize("name", WRONG)
 def test_attributes_that_mean_nothing_are_refused(name: str) -> None:
     op, form = WRONG[name]
-    weights = {"w": f32(5, 4, 3, 3)} if op == "Conv" else {}
+    weights = {"Conv": {"w": f32(5, 4, 3, 3)}, "ConvTranspose": {"w": f32(4, 5, 3, 3)}}.get(op, {})
     with pytest.raises(ModelError, match=r"only"):
         grainline.load(single(op, {"x": f32(2, 4, 6, 7)}, weights=weights, **form).SerializeToString())
 

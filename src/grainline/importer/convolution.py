@@ -26,7 +26,7 @@ from grainline.importer.builder import Builder, Decline
 from grainline.importer.call import FLOATS, Call, only
 from grainline.importer.elementwise import activated
 from grainline.importer.linear import product_of
-from grainline.importer.spatial import Windows, windows_of
+from grainline.importer.spatial import Windows, check_attributes, windows_of
 
 Rule = Callable[[Builder, Call], list[Value | None]]
 
@@ -248,6 +248,7 @@ def conv_transpose(b: Builder, call: Call) -> list[Value | None]:
     rank = len(shape) - 2
     if rank < 1 or len(weights) != len(shape) or not all(isinstance(extent, int) for extent in weights):
         raise Decline("operands of these shapes are not compiled for a transposed convolution")
+    check_attributes(call, weights[2:])
     strides = call.integers("strides", (1,) * rank)
     extra = call.integers("output_padding", (0,) * rank)
     pads = call.integers("pads", (0,) * (2 * rank))

@@ -61,7 +61,7 @@ def closed_shape(b: Builder, call: Call) -> Shape | None:
 
 def windows_of(b: Builder, call: Call, sizes: Shape, extents: tuple[Extent, ...]) -> Windows | None:
     """The windows that the attributes describe over axes of these sizes; None where the attributes do not fit."""
-    _check(call, extents)
+    check_attributes(call, extents)
     rank = len(sizes)
     strides = call.integers("strides", (1,) * rank)
     dilations = call.integers("dilations", (1,) * rank)
@@ -87,15 +87,16 @@ def windows_of(b: Builder, call: Call, sizes: Shape, extents: tuple[Extent, ...]
     return Windows(sizes, extents, strides, dilations, tuple(pads), tuple(steps))
 
 
-def _check(call: Call, extents: tuple[Extent, ...]) -> None:
+def check_attributes(call: Call, extents: tuple[Extent, ...]) -> None:
     """ModelError for attributes that mean nothing, whatever the input is."""
     given = call.maybe_ints("kernel_shape")
     if given is not None and all(isinstance(extent, int) for extent in extents) and given != extents:
         raise ModelError("kernel_shape is not that of the weights", node=call.label, expected=extents, found=given)
     if call.text("auto_pad", "NOTSET") not in PADDINGS:
         raise ModelError("auto_pad is unknown", node=call.label, expected=PADDINGS, found=call.text("auto_pad"))
-    if min(call.integers("pads", ()), default=0) < 0:
-        raise ModelError("padding is negative", node=call.label, found=call.integers("pads"))
+    for name in ("pads", "output_padding"):
+        if min(call.integers(name, ()), default=0) < 0:
+            raise ModelError(f"{name} is negative", node=call.label, found=call.integers(name))
 
 
 def _same(size: Extent, span: Extent, stride: int, is_upper: bool) -> tuple[int, int] | None:

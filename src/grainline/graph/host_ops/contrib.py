@@ -37,12 +37,16 @@ def quick_gelu(call: Any) -> list[Any]:
     return [x * primitives.sigmoid(x * x.dtype.type(call.get("alpha", 1.702)))]
 
 
+def _oriented(x: Array, is_batch_inside: int, is_transposed: int) -> Array:
+    x = np.moveaxis(x, 0, -2) if is_batch_inside and x.ndim > 1 else x
+    return np.swapaxes(x, -1, -2) if is_transposed and x.ndim > 1 else x
+
+
 def fused_matmul(call: Any) -> list[Any]:
-    a, b = call.input(0), call.input(1)
-    if call.get("transBatchA", 0) or call.get("transBatchB", 0):
-        return NotImplemented
-    a = np.swapaxes(a, -1, -2) if call.get("transA", 0) and a.ndim > 1 else a
-    b = np.swapaxes(b, -1, -2) if call.get("transB", 0) and b.ndim > 1 else b
+    a, b = (
+        _oriented(call.input(index), call.get(f"transBatch{name}", 0), call.get(f"trans{name}", 0))
+        for index, name in enumerate("AB")
+    )
     return [np.matmul(a, b) * a.dtype.type(call.get("alpha", 1.0))]
 
 
