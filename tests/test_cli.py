@@ -334,3 +334,17 @@ def test_ratios_are_taken_round_by_round() -> None:
     make: Callable[[list[list[int]]], arms.Arm] = lambda turns: arms.Arm("x", "x", None, turns)  # type: ignore[arg-type]
     slow, fast = make([[20, 22, 21], [200, 210, 220]]), make([[10, 10, 11], [100, 105, 110]])
     assert arms.ratio(slow, fast).median == pytest.approx(2.05)
+
+
+@pytest.mark.parametrize("size", (0, 1 << 20), ids=("short", "long"))
+def test_a_reader_that_leaves_is_no_complaint(size: int) -> None:
+    """`grainline knobs | head`: what is printed may fit the buffers or not."""
+    code = f"from grainline.tools import listing, main; lines = listing.knob_lines; " \
+           f"listing.knob_lines = lambda: [*lines(), 'x' * {size}]; main.main(['knobs'])"  # fmt: skip
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", code], env=buffered, **pipes) as process:  # type: ignore[call-overload]
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode != 0

@@ -171,10 +171,25 @@ def knobs() -> None:
         print(line)
 
 
+#: as of a program that SIGPIPE ends
+READER_LEFT = 141
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Entry point of the console script; ends the process with its exit code."""
     log.warn_in_one_line()
-    sys.exit(call(arguments))
+    code = call(arguments)
+    sys.exit(code if _flushed() else READER_LEFT)
+
+
+def _flushed() -> bool:
+    """Whether all output got out; what a reader that left, as `head` does, no longer wants is dropped."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return False
+    return True
 
 
 def call(arguments: list[str] | None = None) -> int:
@@ -189,6 +204,8 @@ def call(arguments: list[str] | None = None) -> int:
         return 0
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+    except BrokenPipeError:
+        return READER_LEFT
     except OptionError as error:
         return _complain(error, 2)
     except (GrainlineError, OSError, MemoryError) as error:
