@@ -45,9 +45,14 @@ def encoder_feeds(names: Iterable[str], batch: int, length: int, seed: int = 0) 
 
 
 def fresh(code: str, *arguments: object, **environ: str) -> Any:
-    """Runs `code` in a new Python process and returns the JSON that its last line prints."""
+    """Runs `code` in a new Python process and returns the JSON that its last line prints.
+
+    The process may keep bytecode, whatever the shell says: a package that `pip` installed comes with it, and without
+    it a start measures Python's compiler.
+    """
     command = [sys.executable, "-c", code, *map(str, arguments)]
-    done = subprocess.run(command, env={**os.environ, **environ}, capture_output=True, text=True)
+    own = {**os.environ, "PYTHONDONTWRITEBYTECODE": "", **environ}
+    done = subprocess.run(command, env=own, capture_output=True, text=True)
     if done.returncode != 0:
         raise SystemExit(f"a measured process failed ({done.returncode}):\n{done.stderr[-3000:]}")
     return json.loads(done.stdout.splitlines()[-1])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import pickle
 import resource
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -117,3 +119,21 @@ def test_a_calibration_is_not_deaf_to_models_that_are_saved(tmp_path: Path, monk
     monkeypatch.setenv("GRAINLINE_MACHINE_FILE", str(tmp_path / "nowhere.json"))
     with pytest.raises(OptionError, match=r"nowhere\.json"):
         grainline.load(path, cache_dir=tmp_path / "cache")
+
+
+def test_a_start_from_the_cache_imports_nothing_that_only_a_compilation_needs(tmp_path: Path) -> None:
+    path = written(tmp_path, np.ones(4, np.float32), external=False, folds=False)
+    heavy = ("llvmlite", "onnx", "grainline.pipeline", "importlib.metadata")
+    script = (
+        "import sys; before = set(sys.modules); import grainline; grainline.load(sys.argv[1])\n"
+        f"print(*sorted(set({heavy!r}) & (set(sys.modules) - before)))"
+    )
+    environment = {
+        **os.environ,
+        "GRAINLINE_CACHE_DIR": str(tmp_path / "cache"),
+        "PYTHONPATH": os.pathsep.join(part for part in sys.path if part),
+    }
+    command = [sys.executable, "-c", script, str(path)]
+    runs = [subprocess.run(command, env=environment, capture_output=True, text=True, check=True) for _ in range(2)]
+    assert "grainline.pipeline" in runs[0].stdout.split(), "the first start compiled nothing"
+    assert runs[1].stdout.split() == []

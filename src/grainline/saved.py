@@ -15,12 +15,12 @@ Whatever goes wrong while loading means "not saved".
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import io
 import mmap
 import os
 import pickle
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -37,7 +37,7 @@ from grainline.execgraph.pack import Packed
 from grainline.graph.ir import ModelInfo
 from grainline.graph.lookups import Lookup
 from grainline.plan.machine import machine_of, use_machine
-from grainline.plan.target import host_target
+from grainline.plan.target import host_target, llvm_stamp
 from grainline.runtime.device import device_of
 from grainline.runtime.executor import ModelExecutor
 
@@ -190,10 +190,15 @@ def _environment() -> tuple[Any, ...]:
     """Python, NumPy's and LLVM's files, and every source file of the package."""
     import numpy
 
-    package = Path(__file__).parent
-    sources = sorted(entry for pattern in ("**/*.py", "*.so") for entry in package.glob(pattern))
-    stamps = [(str(entry), entry.stat().st_size, entry.stat().st_mtime_ns) for entry in sources]
-    llvm = importlib.util.find_spec("llvmlite")
-    origin = None if llvm is None or llvm.origin is None else os.stat(llvm.origin)
-    stamp = None if origin is None else (origin.st_size, origin.st_mtime_ns)
-    return sys.version, numpy.__version__, stamp, hashlib.sha256(repr(stamps).encode()).hexdigest()
+    sources = hashlib.sha256(repr(sorted(_sources(Path(__file__).parent))).encode()).hexdigest()
+    return sys.version, numpy.__version__, llvm_stamp(), sources
+
+
+def _sources(folder: Path | str) -> Iterator[tuple[str, int, int]]:
+    """Path, size and time of what this package is made of."""
+    for entry in os.scandir(folder):
+        if entry.is_dir():
+            yield from _sources(entry.path)
+        elif entry.name.endswith((".py", ".so")):
+            status = entry.stat()
+            yield entry.path, status.st_size, status.st_mtime_ns
