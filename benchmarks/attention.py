@@ -10,7 +10,6 @@ faster of both counts. The ratio is ours by the faster peer; torch is in the ext
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import sys
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from typing import Any
 
 import numpy as np
 from common import machine, print_table, verdict
-from turns import Call, aligned, microseconds, ratio, repeated, serve, spread, turns
+from turns import Call, aligned, microseconds, options_of, ratio, repeated, serve, spread, turns
 
 CASES = ("1-4-2-16-32-16-16", "1-8-8-128-128-64-64", "1-12-12-512-512-64-64", "8-12-12-128-128-32-32",
          "1-32-8-1-4096-128-128")  # fmt: skip
@@ -125,12 +124,7 @@ def arm(name: str, threads: int) -> Callable[[str], tuple[Call, Any] | None]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--cases", default=",".join(CASES))
-    parser.add_argument("--threads", default="1,2")
-    parser.add_argument("--serve", choices=ARMS, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = options_of(__doc__, ARMS, CASES, rounds=15)
     if options.serve:
         serve(arm(options.serve, int(options.threads)), int(options.threads))
         return

@@ -7,7 +7,6 @@ Images are 1 x 3 x 224 x 224. A recurrent case is one layer over 50 steps of 8 s
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 from common import machine, print_table
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper, numpy_helper
-from turns import Call, microseconds, ratio, repeated, serve, spread, turns
+from turns import Call, microseconds, options_of, ratio, repeated, serve, spread, turns
 
 ARMS = ("ours", "ours_again", "onnxruntime")
 #: expansion, channels, blocks and stride of MobileNetV2's stages
@@ -120,12 +119,7 @@ def call_of(library: str, case: str, threads: int) -> tuple[Call, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--cases", default=",".join(CASES))
-    parser.add_argument("--threads", default="1,2")
-    parser.add_argument("--serve", choices=ARMS, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = options_of(__doc__, ARMS, CASES, rounds=9)
     if options.serve:
         library, threads = options.serve.split("_")[0], int(options.threads)
         serve(lambda case: call_of(library, case, threads), threads)

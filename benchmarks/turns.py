@@ -10,6 +10,7 @@ On one thread the time is the thread's CPU time, on several it is the wall's.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import signal
@@ -17,7 +18,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -70,6 +71,16 @@ class Turns:
             if process.stdin is not None:
                 process.stdin.close()
             process.wait()
+
+
+def options_of(title: str, arms: Sequence[str], cases: Iterable[str], rounds: int) -> argparse.Namespace:
+    """The command line of a suite that runs its cases at several numbers of threads."""
+    parser = argparse.ArgumentParser(description=title, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--cases", default=",".join(cases))
+    parser.add_argument("--threads", default="1,2")
+    parser.add_argument("--serve", choices=arms, help=argparse.SUPPRESS)
+    return parser.parse_args()
 
 
 def aligned(array: Any, alignment: int = 64) -> Any:

@@ -67,19 +67,14 @@ class Builder:
         self.stem = ""
         self.node_name = ""
         self.names = Names()
-        self._symbols: set[str] = set() if around is None else around._symbols
-        self._given = frozenset(self._symbols)
+        self._symbols = Names(separator="_") if around is None else around._symbols
+        self._given = self._symbols.taken()
         self._literals: dict[tuple[Any, ...], Value] = {}
 
     # -- names ---------------------------------------------------------------------------------------------------
 
     def fresh_symbol(self, wish: str) -> str:
-        name, number = wish, 0
-        while name in self._symbols:
-            number += 1
-            name = f"{wish}_{number}"
-        self._symbols.add(name)
-        return name
+        return self._symbols.fresh(wish)
 
     # -- taking back ---------------------------------------------------------------------------------------------
 
@@ -235,7 +230,7 @@ class Builder:
 
     def symbols(self) -> frozenset[str]:
         """All symbols made so far, here and around."""
-        return frozenset(self._symbols)
+        return self._symbols.taken()
 
     # -- primitives ----------------------------------------------------------------------------------------------
 
