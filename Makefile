@@ -22,6 +22,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 export PIP_CACHE_DIR ?= $(CURDIR)/build/pip
 export GRAINLINE_CACHE_DIR ?= $(CURDIR)/build/code
+# The peer keeps a file of its own in the user's cache folder.
+export XDG_CACHE_HOME ?= $(CURDIR)/build/cache
 export PYTHONNOUSERSITE := 1
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 
@@ -42,7 +44,7 @@ native_sources := $(shell find native CMakeLists.txt -not -path '*/tests/*' \( -
 
 help: ## print this list
 	@echo "Grainline. Targets:"
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
 	@echo "The environment is .venv; choose its Python with PYTHON=... ."
 
 demo: $(STAMPS)/build $(STAMPS)/demo ## embed twenty sentences, print the closest pairs and a speed table
