@@ -23,7 +23,7 @@ def product_of(b: Builder, left: Value, right: Value) -> Value:
 
 
 def matmul(b: Builder, call: Call) -> list[Value | None]:
-    return [_matmul(b, call, call.input(0), call.input(1))]
+    return [numpy_product(b, call, call.input(0), call.input(1))]
 
 
 def fused_matmul(b: Builder, call: Call) -> list[Value | None]:
@@ -34,7 +34,7 @@ def fused_matmul(b: Builder, call: Call) -> list[Value | None]:
         )
         for index, name in enumerate("AB")
     )
-    return [_scaled(b, _matmul(b, call, left, right), call.real("alpha", 1.0))]
+    return [_scaled(b, numpy_product(b, call, left, right), call.real("alpha", 1.0))]
 
 
 def _oriented(b: Builder, x: Value, is_batch_inside: bool, is_transposed: bool) -> Value:
@@ -47,7 +47,8 @@ def _oriented(b: Builder, x: Value, is_batch_inside: bool, is_transposed: bool) 
     return b.transpose(x, order)
 
 
-def _matmul(b: Builder, call: Call, left: Value, right: Value) -> Value:
+def numpy_product(b: Builder, call: Call, left: Value, right: Value) -> Value:
+    """The product by NumPy's rules: an operand of rank 1 is a row on the left, a column on the right."""
     only(left, F32)
     only(right, F32)
     left_rank, right_rank = b.rank(left), b.rank(right)

@@ -1,14 +1,17 @@
-"""DequantizeLinear by tensor or by axis, written out; the other quantised operators are the host's."""
+"""DequantizeLinear by tensor or by axis, and products with weights of few bits, written out; the other quantised
+operators are the host's."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from grainline.base.dims import product
 from grainline.base.dtypes import F32, I8, I32, U8
 from grainline.base.errors import ModelError
-from grainline.graph.ir import Value
+from grainline.graph.ir import Shape, Value
 from grainline.importer.builder import Builder, Decline
 from grainline.importer.call import Call, axis_of, only
+from grainline.importer.linear import numpy_product
 
 Rule = Callable[[Builder, Call], list[Value | None]]
 
@@ -45,7 +48,65 @@ def _aligned(b: Builder, call: Call, parameter: Value, x: Value) -> Value:
     return b.reshape(parameter, (*[1] * axis, *shape, *[1] * (rank - axis - 1)))
 
 
+def matmul_n_bits(b: Builder, call: Call) -> list[Value | None]:
+    """A * W' + bias, where W [N, K] is stored in `bits` bits and has a scale and a zero point per block of a row.
+
+    The weights are constants, so what is written here is computed once, when the model is loaded. `accuracy_level`
+    lets an engine round A; here it never is.
+    """
+    x, packed, scales = call.input(0), call.input(1), call.input(2)
+    zero, bias = call.optional(3), call.optional(5)
+    only(packed, U8)
+    only(scales, F32)
+    if call.optional(4) is not None or call.integer("weight_prepacked", 0):
+        raise Decline("permuted groups and weights in another engine's layout are not supported")
+    columns, inner = call.integer("N"), call.integer("K")
+    bits, block = call.integer("bits", 4), call.integer("block_size")
+    if bits not in (2, 4, 8) or block < 1 or (block * bits) % 8 or columns < 1 or inner < 1:
+        raise ModelError("bits, blocks and extents do not fit together", node=call.label, found=(bits, block))
+    blocks = -(-inner // block)
+    whole = _unpacked(b, _shaped(b, packed, (columns, blocks, block * bits // 8)), bits)
+    centred = b.binary("sub", b.cast(whole, F32), _zero_points(b, zero, columns, blocks, bits))
+    scaled = b.binary("mul", centred, _shaped(b, scales, (columns, blocks, 1)))
+    rows = b.reshape(scaled, (columns, blocks * block))
+    weights = b.transpose(b.slice(rows, (0, 0), (columns, inner), (1, 1)), (1, 0))
+    result = numpy_product(b, call, x, weights)
+    if bias is not None:
+        b.vector(bias, columns)
+        result = b.binary("add", result, bias)
+    return [result]
+
+
+def _unpacked(b: Builder, packed: Value, bits: int) -> Value:
+    """u8[..., n] -> u8[..., n * 8 / bits]: the numbers in each byte, those of the lowest bits first."""
+    if bits == 8:
+        return packed
+    *outer, count = b.shape(packed)
+    each = b.literal(list(range(0, 8, bits)), U8)
+    parts = b.binary("shr", b.reshape(packed, (*outer, count, 1)), each)
+    return b.reshape(b.binary("bitand", parts, b.literal((1 << bits) - 1, U8)), (*outer, count * (8 // bits)))
+
+
+def _zero_points(b: Builder, given: Value | None, columns: int, blocks: int, bits: int) -> Value:
+    """f32[N, blocks, 1], or a scalar: the middle of the range where none are given; each row begins with a new byte."""
+    if given is None:
+        return b.literal(1 << (bits - 1), F32)
+    if given.dtype == F32:
+        return _shaped(b, given, (columns, blocks, 1))
+    only(given, U8)
+    row_bytes = -(-blocks * bits // 8)
+    numbers = b.cast(_unpacked(b, _shaped(b, given, (columns, row_bytes)), bits), F32)
+    return b.reshape(b.slice(numbers, (0, 0), (columns, blocks), (1, 1)), (columns, blocks, 1))
+
+
+def _shaped(b: Builder, x: Value, shape: Shape) -> Value:
+    """x with another shape of as many elements."""
+    b.equate(product(b.shape(x)), product(shape), "weights, scales or zero points do not fit bits and blocks")
+    return b.reshape(x, shape)
+
+
 #: (domain, operator) -> rows of (first opset, rule); a row holds until the next one begins
 TABLE: dict[tuple[str, str], list[tuple[int, Rule]]] = {
     ("", "DequantizeLinear"): [(10, dequantize_linear)],
+    ("com.microsoft", "MatMulNBits"): [(1, matmul_n_bits)],
 }
