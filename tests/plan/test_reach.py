@@ -16,7 +16,7 @@ from grainline.plan.planner import plan
 from grainline.plan.reach import LINE_BYTES, reach_bytes, walk_of
 from grainline.plan.target import host_target
 from grainline.plan.types import LOCAL, WHOLE, Mapping, PlannerOptions
-from grainline.plan.work import realised_work
+from grainline.plan.work import realised_work, whole_packets
 from grainline.tile.access import linear_access
 from grainline.tile.build import ProgramBuilder
 from grainline.tile.ir import Operation, TileProgram
@@ -106,7 +106,7 @@ def test_prices_rise_by_level_where_caches_end() -> None:
     cost = launch_cost(program, Mapping(WHOLE, program.roots[0], 16, 1), 0, REFERENCE)
 
     def per_element(count: int) -> float:
-        return evaluate(cost, {"R": count}) / (72 * count)
+        return evaluate(cost, {"R": count}) / (72 * whole_packets(count, 16))
 
     near, private = (int(size) // LINE_BYTES for size in (REFERENCE.nearest_bytes, REFERENCE.private_bytes))
     steps = [per_element(count) for count in (near - 1, near, near + 1, private, private + 1)]

@@ -1,7 +1,10 @@
 """Predicted time of a launch on one thread: sum over kinds of work of price * count, in picoseconds.
 
-    whole:  programs * per_lane + blocks * block          lanes share a packet, so a short lane axis pays for W lanes
+    whole:  lanes * per_lane + blocks * block             lanes of whole packets, idle ones included
     local:  programs * (program + per_program + per_element * n)    n rounded up to whole packets
+
+A packet costs the same however few of its lanes have something to do. So packets of one lane, which programs without
+roots have, and those whose private arrays leave no room for more, pay for W lanes each.
 
 Strided and gathered elements are dearer by level: those that reach beyond the first cache, and beyond the core's own,
 pay for each (see `plan.reach`).
@@ -14,12 +17,13 @@ from __future__ import annotations
 from collections.abc import Mapping as Table
 
 from grainline import _native
-from grainline.base.dims import Expr, ceil_div, evaluate, floordiv, minimum, product, symbols
+from grainline.base.dims import Expr, evaluate, floordiv, minimum, product, symbols
 from grainline.base.memo import kept_with_first
 from grainline.plan.machine import REFERENCE, Machine
 from grainline.plan.policy import CostCoefficients, ExecutionCost, ExecutionCostPolicy, ExecutionTarget, ExecutionWork
 from grainline.plan.types import Candidate, Mapping
-from grainline.plan.work import realised_work
+from grainline.plan.whole_workspace import whole_workspace
+from grainline.plan.work import realised_work, whole_packets
 from grainline.tile.ir import TileProgram
 
 TYPICAL_EXTENT = 128
@@ -85,13 +89,13 @@ def launch_items(
 ) -> list[tuple[int | Expr, Table[str, int]]]:
     """What a launch does: so many times these amounts of priced kinds, with caches as large as those of `machine`."""
     is_local = mapping.is_local
-    lanes = product(axis.extent for axis in program.roots) if is_local else _whole_lanes(program, mapping)
+    lanes = _programs(program) if is_local else _whole_lanes(program, mapping)
     items: list[tuple[int | Expr, Table[str, int]]] = [(1, {"launch": 1})]
     work = realised_work(program, mapping)
     for times, amounts in work.terms.items():
-        items.append((lanes * (_padded(times, mapping) if is_local else times), amounts))
+        items.append((lanes * times, amounts))
     for (times, reach), amounts in work.reach.items():
-        count = lanes * (_padded(times, mapping) if is_local else times)
+        count = lanes * times
         for level, limit in (("private", machine.nearest_bytes), ("shared", machine.private_bytes)):
             far = {f"{kind}_{level}": amount for kind, amount in amounts.items()}
             items.append((count * _exceeds(reach, int(limit)), far))
@@ -118,14 +122,6 @@ def traffic_bytes(program: TileProgram) -> int | Expr:
     return total
 
 
-def _padded(times: int | Expr, mapping: Mapping) -> int | Expr:
-    """A static extent of the lane axis in whole packets."""
-    axis = mapping.lane_axis
-    if axis is None or times != axis.extent or not isinstance(times, int) or times == 1:
-        return times
-    return ceil_div(times, mapping.width) * mapping.width
-
-
 def _packets(program: TileProgram, mapping: Mapping, extents: Table[str, int]) -> int:
     programs = evaluate(product(axis.extent for axis in program.roots), extents)
     if mapping.is_local or mapping.lane_axis is None:
@@ -134,12 +130,21 @@ def _packets(program: TileProgram, mapping: Mapping, extents: Table[str, int]) -
     return programs // lane * -(-lane // mapping.width) if lane else 0
 
 
+def _programs(program: TileProgram) -> int | Expr:
+    return product(axis.extent for axis in program.roots)
+
+
 def _whole_lanes(program: TileProgram, mapping: Mapping) -> int | Expr:
-    """Lanes that run, idle ones included, when the lane axis is static and short."""
-    lanes: int | Expr = 1
-    for axis in program.roots:
-        extent = axis.extent
-        if axis is mapping.lane_axis and isinstance(extent, int):
-            extent = ceil_div(extent, mapping.width) * mapping.width
-        lanes = lanes * extent
-    return lanes
+    """Lanes that are paid for: whole packets along the lane axis, or W for every program that has a packet of its own.
+
+    Symbolic extents that decide between the two at launch decide here too.
+    """
+    lane, width = mapping.lane_axis, mapping.width
+    alone = _programs(program) * width
+    if lane is None:
+        return alone
+    wide = product(axis.extent for axis in program.roots if axis is not lane) * whole_packets(lane.extent, width)
+    workspace = whole_workspace(program, width, may_alias=False)
+    if len(workspace.widths) == 1:
+        return wide if workspace.widths == (width,) else alone
+    return wide + _exceeds(workspace.wide_bytes, workspace.budget_bytes) * (alone - wide)

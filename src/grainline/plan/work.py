@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from grainline.base.dims import Expr, product
+from grainline.base.dims import Expr, ceil_div, product
 from grainline.base.memo import kept_with_first
 from grainline.plan.reach import reach_bytes, walk_of
 from grainline.plan.row_schedule import DEAR, schedule_rows
@@ -25,7 +25,8 @@ REACHING = ("strided", "scatter", "gathered")
 
 @dataclass(slots=True)
 class Work:
-    """Counts of (kind, bytes) items: `terms[extent]` are items done once per program and per unit of that extent.
+    """Counts of (kind, bytes) items: `terms[extent]` are items done once per program and per unit of that extent; of
+    programs that run in a packet each, per element of the packets that their row takes.
 
     Kinds: contiguous, broadcast, strided, gathered (memory, per element in `lanes` or alone), scatter (what a store of
     the last two takes more), cheap, or the name of a dear op. `reach[extent, bytes]` counts those of REACHING that come
@@ -51,10 +52,16 @@ def realised_work(program: TileProgram, mapping: Mapping) -> Work:
     return _local_work(program, mapping) if mapping.is_local else _whole_work(program, mapping)
 
 
+def whole_packets(extent: int | Expr, width: int) -> int | Expr:
+    """The lanes of as many packets as `extent` elements take."""
+    return ceil_div(extent, width) * width
+
+
 def _local_work(program: TileProgram, mapping: Mapping) -> Work:
     axis = mapping.lane_axis
     assert axis is not None
     work, flow, schedule = Work(), dataflow(program), schedule_rows(program, axis)
+    row = whole_packets(axis.extent, mapping.width)
     charge = Charge(work, program, mapping, flow)
     work.add(1, "packet", len(schedule.passes))
     spilled = {spill.tile.id: spill.written_in for spill in schedule.spills}
@@ -68,17 +75,17 @@ def _local_work(program: TileProgram, mapping: Mapping) -> Work:
                 continue
             seen.add(tile.id)
             if tile.id in spilled and spilled[tile.id] < number:
-                work.add(axis.extent, "contiguous", tile.dtype.size_bytes)
+                work.add(row, "contiguous", tile.dtype.size_bytes)
                 continue
             operation = flow.define(tile)
-            charge(axis.extent, operation)
+            charge(row, operation)
             stack.extend(operation.operands)
         for store in row_pass.stores:
-            charge(axis.extent, store)
+            charge(row, store)
         for spill in row_pass.spills:
-            work.add(axis.extent, "contiguous", spill.tile.dtype.size_bytes)
+            work.add(row, "contiguous", spill.tile.dtype.size_bytes)
         for _ in row_pass.reductions:
-            work.add(axis.extent, "cheap")
+            work.add(row, "cheap")
             work.add(1, "lane_fold")
     for operation in program.body:
         if operation.result is not None and axis not in flow.depends[operation.result.id]:
@@ -104,7 +111,7 @@ def _whole_work(program: TileProgram, mapping: Mapping) -> Work:
             volume = product(a.extent for tile in operation.operands[:1] for a in tile.space)
             work.add(volume * repeats, "cheap")
             continue
-        varies = lane is not None and lane in flow.axes_of(operation)
+        varies = lane is None or lane in flow.axes_of(operation)
         if operation.op == "stage" or (not varies and operation.op != "store"):
             continue
         space = operation.result.space if operation.result is not None else index_axes(operation)
