@@ -15,6 +15,11 @@ double time_of(int64_t work_ps, int64_t traffic_bytes, int64_t task_ps, int64_t 
   return launch_time({work_ps, traffic_bytes, task_ps, blocks}, grain, homes, is_hot, costs);
 }
 
+double expectation_of(int64_t work_ps, int64_t traffic_bytes, int64_t task_ps, int64_t blocks,
+                      int64_t grain, int homes, bool is_hot, const MachineCosts& costs) {
+  return expected_time({work_ps, traffic_bytes, task_ps, blocks}, grain, homes, is_hot, costs);
+}
+
 nb::tuple terms_of(int64_t work_ps, int64_t traffic_bytes, int64_t task_ps, double blocks_ps,
                    int64_t blocks, int64_t grain, int homes, bool is_hot,
                    const MachineCosts& costs) {
@@ -85,7 +90,10 @@ void bind_cost(nb::module_& module) {
              "What launches of models that are loaded from now on are chosen by.");
   module.def("launch_time", time_of, arg("work_ps"), arg("traffic_bytes"), arg("task_ps"),
              arg("blocks"), arg("grain"), arg("homes"), arg("is_hot"), arg("costs"),
-             "Predicted picoseconds of one launch.");
+             "Predicted picoseconds of one launch whose homes are equally fast.");
+  module.def("expected_time", expectation_of, arg("work_ps"), arg("traffic_bytes"), arg("task_ps"),
+             arg("blocks"), arg("grain"), arg("homes"), arg("is_hot"), arg("costs"),
+             "Picoseconds expected of one launch, of which some meet slow homes.");
   module.def(
       "launch_terms", terms_of, arg("work_ps"), arg("traffic_bytes"), arg("task_ps"),
       arg("blocks_ps"), arg("blocks"), arg("grain"), arg("homes"), arg("is_hot"), arg("costs"),
@@ -93,7 +101,7 @@ void bind_cost(nb::module_& module) {
       "that ends last, and of the launch.");
   module.def("choose_launch", choice_of, arg("work_ps"), arg("traffic_bytes"), arg("task_ps"),
              arg("blocks"), arg("homes_allowed"), arg("is_hot"), arg("costs"),
-             "(blocks per task, homes, predicted picoseconds) of one launch.");
+             "(blocks per task, homes, expected picoseconds) of one launch.");
   module.def("count_work", counts_of, arg("packets"), arg("blocks"), arg("packets_per_block"),
              arg("workers"), arg("blocks_per_task"), arg("chunks_per_worker"),
              "(Q, L, C, h, G, critical packets, critical blocks, critical tasks) of a launch.");

@@ -37,32 +37,96 @@ double overlapped(double work, double memory) {
 }
 
 // When `tasks` tasks that take `each`, and then one that takes `last`, are done by a caller that
-// begins at 0 and `others` homes that begin at `delay`; who is free takes the next.
-double finish(int64_t tasks, double each, double last, int64_t others, double delay) {
-  const double alone = static_cast<double>(tasks) * each + last;
-  if (alone <= delay || each <= 0) return alone;
-  // When the others begin the caller has done some tasks and may be in the middle of one.
-  const auto done = static_cast<int64_t>(delay / each);
-  const int64_t taken = std::min(done + (static_cast<double>(done) * each < delay ? 1 : 0), tasks);
-  // From then on rounds: a task for every other home, and one for the caller.
-  const int64_t rounds = (tasks - taken) / (others + 1);
-  const int64_t rest = (tasks - taken) % (others + 1);
-  const double caller = static_cast<double>(taken + rounds) * each;
-  const double latest = delay + static_cast<double>(rounds + (rest > 0)) * each;
-  const double earliest = delay + static_cast<double>(rounds + (rest == others)) * each;
-  const double end = tasks > taken ? std::max(caller, latest) : caller;
-  return last > 0 ? std::max(end, std::min(caller, earliest) + last) : end;
+// begins at 0 and `others` homes that begin at `delay` and take `slower` times as long; who is free
+// takes the next.
+double finish(int64_t tasks, double each, double last, int64_t others, double delay,
+              double slower) {
+  const double full = static_cast<double>(tasks) * each;
+  if (full + last <= delay || each <= 0) return full + last;
+  const double theirs = each * slower;
+  const double speed = static_cast<double>(others) / slower;
+  // Nobody lacks a task before all tasks had ended if they could be cut at will; until one of the
+  // others' tasks before that, counting suffices.
+  const double fluid = (full + delay * speed) / (1 + speed);
+  const double start = std::max(std::min(fluid, full) - theirs, 0.0);
+  const double mine = std::ceil(start / each);
+  const double rounds = start > delay ? std::ceil((start - delay) / theirs) : 0;
+  int64_t left = tasks - static_cast<int64_t>(mine) - others * static_cast<int64_t>(rounds);
+  double caller = mine * each;
+  double earliest = delay + rounds * theirs;  // when the first of the others is free
+  double latest = rounds > 0 ? earliest : 0;
+  while (left > 0) {
+    if (caller <= earliest) {
+      caller += each;
+      --left;
+      continue;
+    }
+    latest = earliest + theirs;
+    if (left >= others) earliest = latest;
+    left -= others;
+  }
+  const double end = std::max(caller, latest);
+  if (last <= 0) return end;
+  return std::max(end, caller <= earliest ? caller + last : earliest + last * slower);
+}
+
+// What the grain of a launch by two homes or more does not change. `late`: when the others begin,
+// after the caller; bus: what memory shared by all takes at least.
+struct Shared {
+  int64_t blocks, others;
+  double block, task, paid, late, bus;
+};
+
+double work_of(const LaunchWork& w, int homes, const MachineCosts& c) {
+  const double memory = memory_ps(static_cast<double>(w.traffic_bytes), homes, c);
+  return overlapped(static_cast<double>(w.work_ps), memory);
+}
+
+Shared shared_by(int homes, const LaunchWork& w, bool is_hot, const MachineCosts& c) {
+  const int64_t blocks = std::max<int64_t>(w.blocks, 1);
+  const int levels = std::bit_width(static_cast<unsigned>(homes - 1)) - 1;
+  const double paid = is_hot ? c.hot_paid_ps : c.parked_paid_ps;
+  const double delay = is_hot ? c.hot_delay_ps : c.parked_delay_ps + levels * c.home_delay_ps;
+  const double bus = beyond(static_cast<double>(w.traffic_bytes), c.shared_bytes) * c.bus_byte_ps;
+  return {blocks,
+          homes - 1,
+          work_of(w, homes, c) * (1 + c.crowd) / static_cast<double>(blocks),
+          static_cast<double>(w.task_ps) + c.task_ps,
+          paid,
+          std::max(delay - paid, 0.0),
+          bus};
+}
+
+// The time in tasks of `grain` blocks, one for every home at least, where the others take `slower`
+// times as long as the caller.
+double time_beside(double slower, const Shared& s, int64_t grain) {
+  const int64_t whole = s.blocks / grain, rest = s.blocks % grain;
+  const double each = s.block * static_cast<double>(grain) + s.task;
+  const double last = rest > 0 ? s.block * static_cast<double>(rest) + s.task : 0;
+  return s.paid + std::max(finish(whole, each, last, s.others, s.late, slower), s.bus);
+}
+
+double expected(const Shared& s, int64_t grain) {
+  const double equal = time_beside(1, s, grain);
+  return equal + kSlowShare * (time_beside(kSlower, s, grain) - equal);
+}
+
+double time_alone(const LaunchWork& w, const MachineCosts& c) {
+  return work_of(w, 1, c) + static_cast<double>(w.task_ps);
+}
+
+// Of `homes` those that have a task.
+int homes_with_tasks(int64_t blocks, int64_t grain, int homes) {
+  const int64_t tasks = grain >= blocks ? 1 : ceil_div(blocks, grain);
+  return static_cast<int>(std::min<int64_t>(homes, tasks));
 }
 
 // Two tasks of which the caller's is longer by what it does before the other home has begun, which
 // is awake: nobody knows so well when a sleeping one comes, and then more tasks leave less to wait
 // for.
-int64_t head_start_grain(const LaunchWork& w, const MachineCosts& c) {
-  const auto blocks = static_cast<double>(std::max<int64_t>(w.blocks, 1));
-  const double memory = memory_ps(static_cast<double>(w.traffic_bytes), 2, c);
-  const double work = overlapped(static_cast<double>(w.work_ps), memory) * (1 + c.crowd);
-  const double late = std::max(c.hot_delay_ps - c.hot_paid_ps, 0.0);
-  const double more = work > 0 ? late / work * blocks : 0;
+int64_t head_start_grain(const Shared& s) {
+  const auto blocks = static_cast<double>(s.blocks);
+  const double more = s.block > 0 ? s.late / s.block : 0;
   return std::max<int64_t>(static_cast<int64_t>(std::min((blocks + more) / 2, blocks)), 1);
 }
 
@@ -101,25 +165,14 @@ MachineCosts machine_costs() { return process_costs.load(std::memory_order_acqui
 
 double launch_time(const LaunchWork& w, int64_t grain, int homes, bool is_hot,
                    const MachineCosts& c) {
-  const int64_t blocks = std::max<int64_t>(w.blocks, 1);
-  const auto bytes = static_cast<double>(w.traffic_bytes);
-  const auto own = static_cast<double>(w.task_ps);
-  const int64_t tasks = grain >= blocks ? 1 : ceil_div(blocks, grain);
-  homes = static_cast<int>(std::max<int64_t>(std::min<int64_t>(homes, tasks), 1));
-  const double work = overlapped(static_cast<double>(w.work_ps), memory_ps(bytes, homes, c));
-  if (homes <= 1) return work + own;
+  homes = homes_with_tasks(w.blocks, grain, homes);
+  return homes <= 1 ? time_alone(w, c) : time_beside(1, shared_by(homes, w, is_hot, c), grain);
+}
 
-  const double per_block = work * (1 + c.crowd) / static_cast<double>(blocks);
-  const int64_t short_blocks = blocks % grain;
-  const double each = per_block * static_cast<double>(grain) + own + c.task_ps;
-  const double last =
-      short_blocks > 0 ? per_block * static_cast<double>(short_blocks) + own + c.task_ps : 0;
-  const int levels = std::bit_width(static_cast<unsigned>(homes - 1)) - 1;
-  const double paid = is_hot ? c.hot_paid_ps : c.parked_paid_ps;
-  const double delay = is_hot ? c.hot_delay_ps : c.parked_delay_ps + levels * c.home_delay_ps;
-  const double cores = finish(blocks / grain, each, last, homes - 1, std::max(delay - paid, 0.0));
-  const double bus = beyond(bytes, c.shared_bytes) * c.bus_byte_ps;
-  return paid + std::max(cores, bus);
+double expected_time(const LaunchWork& w, int64_t grain, int homes, bool is_hot,
+                     const MachineCosts& c) {
+  homes = homes_with_tasks(w.blocks, grain, homes);
+  return homes <= 1 ? time_alone(w, c) : expected(shared_by(homes, w, is_hot, c), grain);
 }
 
 LaunchTerms launch_terms(const LaunchWork& w, double blocks_ps, int64_t grain, int homes,
@@ -130,7 +183,7 @@ LaunchTerms launch_terms(const LaunchWork& w, double blocks_ps, int64_t grain, i
   const auto share = static_cast<double>(active);
   const auto work = static_cast<double>(w.work_ps);
   LaunchTerms t{};
-  t.time_ps = launch_time(w, grain, homes, is_hot, c);
+  t.time_ps = expected_time(w, grain, homes, is_hot, c);
   t.arithmetic_ps = (work - blocks_ps) / share;
   t.blocks_ps = blocks_ps / share;
   const double memory = memory_ps(static_cast<double>(w.traffic_bytes), 1, c);
@@ -151,31 +204,33 @@ LaunchChoice choose_launch(const LaunchWork& work, int homes_allowed, bool is_ho
   LaunchChoice tried[kMostChoices];  // not initialised: count of them are
   size_t count = 0;
   double best_ps = 0;
-  const auto consider = [&](int64_t grain, int homes) {
-    const double time_ps = launch_time(work, grain, homes, is_hot, costs);
+  const auto consider = [&](int64_t grain, int homes, double time_ps) {
     best_ps = count == 0 ? time_ps : std::min(best_ps, time_ps);
     if (count < kMostChoices) tried[count++] = {grain, homes, time_ps};
   };
-  consider(blocks, 1);
+  consider(blocks, 1, time_alone(work, costs));
   // Fewest homes first, and for each from small tasks to large ones, so that the first of those
   // that are as good as the best is the safest.
   const int most = static_cast<int>(std::min<int64_t>(homes_allowed, blocks));
   for (int homes = 2; homes <= most; homes = homes < most ? std::min(homes * 2, most) : most + 1) {
+    const Shared shared = shared_by(homes, work, is_hot, costs);
     // Shares that are equal: every home has as many tasks, but for what cannot be divided.
     int64_t before = 0;
     for (int64_t tasks = kTasksPerHome; tasks >= 1; tasks /= 2) {
       const int64_t grain = ceil_div(blocks, homes * tasks);
-      if (grain != before) consider(grain, homes);
+      const int used = homes_with_tasks(blocks, grain, homes);
+      if (grain != before && used == homes) consider(grain, homes, expected(shared, grain));
+      if (grain != before && used < homes)
+        consider(grain, used, expected_time(work, grain, used, is_hot, costs));
       before = grain;
     }
-    if (homes == 2 && is_hot) consider(head_start_grain(work, costs), homes);
+    const int64_t grain = head_start_grain(shared);
+    if (homes == 2 && is_hot && grain < blocks) consider(grain, homes, expected(shared, grain));
   }
   const auto is_as_good = [&](const LaunchChoice& choice) {
     return choice.time_ps <= best_ps * (1 + costs.tie);
   };
-  LaunchChoice chosen = *std::find_if(tried, tried + count, is_as_good);
-  chosen.homes = static_cast<int>(std::min<int64_t>(chosen.homes, ceil_div(blocks, chosen.grain)));
-  return chosen;
+  return *std::find_if(tried, tried + count, is_as_good);
 }
 
 }  // namespace grainline

@@ -6,9 +6,10 @@
 // costs something of its own, and memory beyond the caches is shared by all homes. Arithmetic and
 // memory overlap: the square of the work's time is the sum of the squares of both.
 //
-// Homes are never equally fast, and what static balance promises is no proof. So of predictions
-// that are as good as the same the safest is chosen: fewest homes, then the smallest tasks, which
-// leave least to wait for.
+// Homes are never equally fast, and what static balance promises is no proof. So launches are
+// chosen by the time that is expected when now and then the others take longer, for which small
+// tasks leave less to wait for; and of times that are as good as the same the safest is chosen:
+// fewest homes, then the smallest tasks.
 #pragma once
 
 #include <cstdint>
@@ -52,25 +53,33 @@ MachineCosts machine_costs();
 struct LaunchChoice {
   int64_t grain;
   int homes;
-  double time_ps;
+  double time_ps;  // expected
 };
 
-// grain >= 1, homes >= 1. One task or one home is an inline call.
+// With homes that are equally fast. grain >= 1, homes >= 1. One task or one home is an inline call.
 double launch_time(const LaunchWork& work, int64_t grain, int homes, bool is_hot,
                    const MachineCosts& costs);
 
-// Where the time of a launch goes, on the home that ends last: the objective of a planner's
-// candidate. blocks_ps of work_ps are what starting blocks takes. The terms sum to time_ps, but for
-// the rounding, and but for what memory shared by all homes saves.
+// One launch of kSlowShare meets other homes that take kSlower times as long as the caller:
+// somebody else's thread had their processors, or the sibling of their core. That is no price of a
+// machine.
+inline constexpr double kSlowShare = 1.0 / 8;
+inline constexpr double kSlower = 2;
+double expected_time(const LaunchWork& work, int64_t grain, int homes, bool is_hot,
+                     const MachineCosts& costs);
+
+// Where the expected time of a launch goes, on the home that ends last: the objective of a
+// planner's candidate. blocks_ps of work_ps are what starting blocks takes. The terms sum to
+// time_ps, but for the rounding, and but for what memory shared by all homes saves.
 struct LaunchTerms {
   double arithmetic_ps, memory_ps, blocks_ps, lost_ps, tasks_ps, paid_ps, time_ps;
 };
 LaunchTerms launch_terms(const LaunchWork& work, double blocks_ps, int64_t grain, int homes,
                          bool is_hot, const MachineCosts& costs);
 
-// The choice that ends first among the whole range, 1, 2, 4 ... 64 equal tasks a home, and for two
-// awake homes a task each of which the caller's is longer, for it begins first. Of those within
-// `tie` of it the safest: fewest homes, then smallest tasks.
+// The choice that is expected to end first among the whole range, 1, 2, 4 ... 64 equal tasks a
+// home, and for two awake homes a task each of which the caller's is longer, for it begins first.
+// Of those within `tie` of it the safest: fewest homes, then smallest tasks.
 LaunchChoice choose_launch(const LaunchWork& work, int homes_allowed, bool is_hot,
                            const MachineCosts& costs);
 

@@ -58,7 +58,7 @@ def test_the_pick_is_what_a_run_takes_and_every_score_is_its_prediction(homes: i
         by_mapping = {id(v.mapping): v for v in variants}
         for each in found:
             v, work = by_mapping[id(each.candidate.mapping)], each.work
-            time = _native.launch_time(
+            time = _native.expected_time(
                 v.cost_ps,
                 v.traffic_bytes,
                 v.task_ps,

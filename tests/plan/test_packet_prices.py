@@ -36,9 +36,7 @@ def price(program, mapping, extents, blocks=1):
 def like(program, mapping):
     """The mapping of `program` whose lanes run along the axis of the same label."""
     found = legal_mappings(program, host_target(), DEFAULT_OPTIONS)[0]
-    return next(
-        each for each in found if each.kind == mapping.kind and each.lane_axis.label == mapping.lane_axis.label
-    )
+    return next(each for each in found if each.kind == mapping.kind and each.lane_axis.label == mapping.lane_axis.label)
 
 
 def along_memory(program):
