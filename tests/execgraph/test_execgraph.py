@@ -120,6 +120,17 @@ def test_a_missing_edge_is_reported(kernel: str) -> None:
     assert reports > 0
 
 
+def test_a_tiling_that_does_not_wait_for_the_words_of_its_launch_is_reported() -> None:
+    n = symbol("N")
+    builder = GraphBuilder("words")
+    slot, out = builder.input("x", I64, (n,)), builder.model_output("out", I64, (n,))
+    builder.launch("through", [variant("through", 4)], [View(slot), View(out, 0, "write")], [n])
+    graph = builder.finish()
+    require_valid(graph)
+    cut = tuple(replace(node, controls=()) if node.kernel == "Tiling" else node for node in graph.main)
+    assert any("(Tiling) does not wait for node 0" in problem for problem in verify(replace(graph, main=cut)))
+
+
 def test_an_unbound_symbol_is_reported() -> None:
     builder = GraphBuilder("unbound")
     builder.input("x", I64, (symbol("N"),))

@@ -252,6 +252,25 @@ def test_a_device_without_room_for_the_weights_is_out_of_memory(encoder_int8: st
         grainline.load(encoder_int8, device=Device("discrete", capacity_bytes=1 << 20))
 
 
+@pytest.mark.parametrize("options", KINDS, ids=str)
+def test_a_tensor_rides_with_a_launch_whose_place_a_call_of_the_host_decides(options: dict[str, Any]) -> None:
+    nodes = [
+        helper.make_node("Compress", ["y", "kept"], ["some"], axis=0),
+        helper.make_node("Concat", ["some", "x"], ["both"], axis=0),
+        helper.make_node("Tanh", ["both"], ["z"]),
+    ]
+    inputs = {"x": (1, ["n", 3]), "y": (1, ["m", 3]), "kept": (9, ["m"])}
+    data = make_model(nodes, inputs, {"z": (1, ["k", 3])}).SerializeToString()
+    host, other = grainline.load(data), grainline.load(data, device=Device("discrete", is_checked=True), **options)
+    kernels = {node.kernel for node in other.compiled.executor.graph.main}
+    assert any("CopyFlow" in kernel for kernel in kernels), f"no tensor rides with a launch: {kernels}"
+    random = np.random.default_rng(3)
+    for n, kept in ((4, [True, False]), (4, [True, True, True]), (7, [False]), (1, [True] * 9)):
+        x, y = (random.standard_normal((rows, 3)).astype(np.float32) for rows in (n, len(kept)))
+        feeds = {"x": x, "y": y, "kept": np.array(kept)}
+        agree(host.run(feeds), other.run(feeds), f"{options}, {n} rows behind {sum(kept)}")
+
+
 # ---- failures --------------------------------------------------------------------------------------------------
 
 

@@ -156,7 +156,7 @@ class GraphBuilder:
 
         `table`: what chooses among the variants, else their predicted times do.
         """
-        extents = [extent for variant in variants for extent in variant.extents]
+        extents = [*words, *(extent for variant in variants for extent in variant.extents)]
         attributes: dict[str, Any] = {"variants": tuple(variants)}
         if table is not None:
             attributes["table"] = table

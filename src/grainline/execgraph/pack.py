@@ -278,9 +278,8 @@ class _Packer:
         word_range = self._list("words", words)
         view_begin = len(self.rows["views"])
         for view in node.attributes["views"]:
-            offset = self.values.size(view.offset_bytes, f"an offset of node {name!r}")
-            used.append(offset)
-            self._row("views", view.slot, offset)
+            # Not used by the tiling, and so no reason to tile later than who embeds tensors behind its words.
+            self._row("views", view.slot, self.values.size(view.offset_bytes, f"an offset of node {name!r}"))
         self.tile_kernels[node.id] = tuple(variant.key for variant in tiling.attributes["variants"])
         written = (self.graph.slots[v.slot].shape for v in node.attributes["views"] if "write" in v.access)
         self.results[node.id] = tuple(shape for shape in written if shape is not None)

@@ -328,8 +328,10 @@ def _extents(graph: ExecuteGraph) -> Iterator[str]:
         if not order.has(earlier, later):
             yield f"nothing orders InferShape {later.id} behind {earlier.id}, which has the group before"
     born = binders(infers)
+    words = {node.inputs[0]: node.attributes["words"] for node in graph.main if node.kernel == "Launch" and node.inputs}
     for node in graph.main:
-        for symbol in sorted({s for extent in _extents_of(graph, node) for s in dims.symbols(extent)}):
+        tiled = words.get(node.outputs[0], ()) if node.kernel == "Tiling" and node.outputs else ()
+        for symbol in sorted({s for extent in (*_extents_of(graph, node), *tiled) for s in dims.symbols(extent)}):
             if symbol not in born:
                 yield f"node {node.id} ({node.kernel}) uses the symbol {symbol!r}, which nothing binds"
                 continue
