@@ -67,14 +67,20 @@ native-tests: $(STAMPS)/tools
 	  || { cat build/native.log; exit 1; }
 	@cmake --build build/native -j $(JOBS)
 
-# A chunk of graphs is a line of the log; what stands there is not done again, unless the program is newer.
-STRESS := build/native/native/tests/stress_liveness
-stress: native-tests ## run GRAPHS=100000 random graphs from seed FIRST=0 on several workers in little memory; goes on where it was stopped
-	@if [ $(STRESS) -nt build/stress.log ]; then rm -f build/stress.log; fi
+# A chunk of graphs is a line of the log, which begins with the program and the first seed; what stands there is not done
+# again, unless a program is newer. A graph with copies takes fifty times as long: of those there are as many fewer.
+STRESS := build/native/native/tests
+stress: native-tests ## search GRAPHS=100000 random graphs from seed FIRST=0 in little memory, and a fiftieth with copies; goes on where it was stopped
+	@for program in stress_liveness stress_copies; do \
+	  if [ $(STRESS)/$$program -nt build/stress.log ]; then rm -f build/stress.log; fi; \
+	done
 	@for first in $$(seq $(FIRST) 5000 $$(($(FIRST) + $(GRAPHS) - 1))); do \
-	  if grep -q "^$$first: " build/stress.log 2>/dev/null; then continue; fi; \
-	  found=$$($(STRESS) $$first 5000) || { echo "$$found"; exit 1; }; \
-	  echo "$$first: $$found" | tee -a build/stress.log; \
+	  for chunk in stress_liveness:5000 stress_copies:100; do \
+	    program=$${chunk%:*}; \
+	    if grep -q "^$$program $$first: " build/stress.log 2>/dev/null; then continue; fi; \
+	    found=$$($(STRESS)/$$program $$first $${chunk#*:}) || { echo "$$program: $$found"; exit 1; }; \
+	    echo "$$program $$first: $$found" | tee -a build/stress.log; \
+	  done; \
 	done
 
 bench: $(STAMPS)/build $(STAMPS)/test $(STAMPS)/bench ## measure against onnxruntime; prints ratios with the noise beside them

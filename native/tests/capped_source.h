@@ -16,6 +16,7 @@ class CappedSource final : public MemorySource {
   std::byte* acquire(size_t size_bytes) noexcept override {
     if (held_bytes_ + size_bytes > capacity_bytes_) return nullptr;
     held_bytes_ += size_bytes;
+    peak_bytes_ = held_bytes_ > peak_bytes_ ? held_bytes_ : peak_bytes_;
     return HostMemory::process().acquire(size_bytes);
   }
   void release(std::byte* memory, size_t size_bytes) noexcept override {
@@ -25,10 +26,11 @@ class CappedSource final : public MemorySource {
   }
   void discard(std::byte*, size_t) noexcept override {}
   size_t held_bytes() const { return held_bytes_; }
+  size_t peak_bytes() const { return peak_bytes_; }
 
  private:
   const size_t capacity_bytes_;
-  size_t held_bytes_ = 0;
+  size_t held_bytes_ = 0, peak_bytes_ = 0;
 };
 
 }  // namespace grainline::test

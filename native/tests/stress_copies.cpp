@@ -24,7 +24,7 @@
 #include <cstring>
 #include <string>
 
-#include "copy_graph.h"
+#include "copy_bench.h"
 #include "device/discrete_device.h"
 #include "flow_graph.h"
 #include "memory/poison.h"
@@ -52,53 +52,11 @@ void require(bool is_true, const std::string& what) {
   if (!is_true) complain(what);
 }
 
-// ---- host calls ---------------------------------------------------------------------------------
-
-using HostTensor = std::vector<uint64_t>;
-
-bool call_host(void* context, RunState& state, const HostCallRow& row) {
-  const auto& graph = *static_cast<const CopyGraph*>(context);
-  const auto number = static_cast<size_t>(row.host_op);
-  const std::vector<int64_t>& lists = state.program().slot_lists;
-  std::vector<std::vector<uint64_t>> contents;
-  for (int64_t i = row.argument_begin; i < row.argument_end; ++i) {
-    const size_t words =
-        graph.host_calls.argument_words[number][static_cast<size_t>(i - row.argument_begin)];
-    const auto slot = static_cast<size_t>(lists[static_cast<size_t>(i)]);
-    const auto* data = reinterpret_cast<const uint64_t*>(state.slots[slot].data);
-    contents.emplace_back(data, data + words);
-  }
-  auto* result = new HostTensor(folded(number, graph.host_calls.result_words[number], contents));
-  const auto slot = static_cast<size_t>(lists[static_cast<size_t>(row.result_begin)]);
-  state.slots[slot].data = reinterpret_cast<std::byte*>(result->data());
-  state.slots[slot].object = result;
-  return true;
-}
-
-// A copy that reads its source too late finds nonsense, and so does a sanitizer.
-void release_object(void* object) {
-  auto* tensor = static_cast<HostTensor*>(object);
-  std::ranges::fill(*tensor, ~uint64_t{0});
-  delete tensor;
-}
-
 // ---- runs ---------------------------------------------------------------------------------------
 
 struct Tally {
   uint64_t graphs = 0, nodes = 0, runs = 0, out_of_memory = 0, faults = 0;
 };
-
-// What a node does in the place of its kernel: fails when it runs for the `left`th time from now.
-struct Injection {
-  KernelFn kernel = nullptr;
-  StatusCode code = StatusCode::ok;
-  int left = 0;
-} injection;
-
-bool injected(RunState& state, const Node& node) {
-  if (injection.left-- != 1) return injection.kernel(state, node);
-  return state.fail(injection.code, "injected");
-}
 
 struct Arm {
   const char* name;
@@ -111,98 +69,44 @@ struct Arm {
 class Bench {
  public:
   Bench(const CopyGraph& graph, const Arm& arm, const DiscreteDevice::Options& options)
-      : graph_(graph), device_(options) {
-    const std::vector<size_t> order = static_order(graph.nodes, arm.frees);
-    Status status;
-    program_ = program_of_copies(graph, order, arm.has_relations, &status);
-    require(program_ != nullptr, "refused: " + std::string(status.message()));
-    executor_.emplace(program_, arm.options, device_);
-    state_ = executor_->lease();
-    for (size_t i = 0; i < graph.inputs.size(); ++i) inputs_.push_back(graph.inputs[i]);
-  }
-  ~Bench() { executor_->give_back(state_); }
-  Bench(const Bench&) = delete;
-  Bench& operator=(const Bench&) = delete;
+      : device_(options), bench_(graph, arm.options, arm.has_relations, arm.frees, device_) {}
 
-  // Of a run that ended well: whether it returned what it must.
-  Status run() {
-    state_->host = {const_cast<CopyGraph*>(&graph_), call_host, nullptr, release_object, nullptr};
-    for (size_t i = 0; i < inputs_.size(); ++i)
-      static_cast<void>(state_->bind_input(i, reinterpret_cast<std::byte*>(inputs_[i].data()),
-                                           nullptr, 0, nullptr));
-    Status status = executor_->run(*state_);
-    for (size_t i = 0; status.is_ok() && i < graph_.outputs.size(); ++i)
-      require(is_output(i), "output " + std::to_string(i) + " is not what the oracle says");
-    state_->drop_outputs();
-    return status;
-  }
-
+  CopyBench* operator->() { return &bench_; }
   size_t leaked_bytes() {
-    static_cast<void>(state_->trim(0));
+    bench_.trim();
     return device_.arena().statistics().live_bytes;
   }
-  // The node at this place fails in the next run, when it is its turn for that time; ok: it was
-  // not.
-  Status run_with_fault_at(size_t place, int time, StatusCode code) {
-    KernelFn& kernel = program_->nodes[place].fn;
-    injection = {std::exchange(kernel, injected), code, time};
-    Status status = run();
-    kernel = injection.kernel;
-    return status;
-  }
-  // Of the runs so far.
-  size_t peak_bytes() const { return state_->recent_peak_bytes(); }
-  size_t nodes() const { return program_->nodes.size(); }
   Disturbance& disturbance() { return device_.disturbance(); }
 
  private:
-  bool is_output(size_t number) const {
-    const auto slot = static_cast<size_t>(program_->outputs[number].slot);
-    const std::vector<uint64_t>& expected = graph_.outputs[number];
-    return std::memcmp(state_->slots[slot].data, expected.data(),
-                       expected.size() * sizeof(uint64_t)) == 0;
-  }
-
-  const CopyGraph& graph_;
   DiscreteDevice device_;
-  std::shared_ptr<Program> program_;
-  std::optional<Executor> executor_;
-  RunState* state_ = nullptr;
-  std::vector<std::vector<uint64_t>> inputs_;
+  CopyBench bench_;
 };
-
-bool has_frames(const CopyGraph& graph) {
-  return std::ranges::count(graph.nodes, "BranchDone", &CopyNode::kernel) > 0;
-}
-
-StatusCode some_failure(std::mt19937_64& random) {
-  return random() % 2 ? StatusCode::end_of_sequence : StatusCode::kernel_failed;
-}
 
 void check_faults(const CopyGraph& graph, Bench& bench, std::mt19937_64& random, Tally& tally) {
   const auto check = [&](StatusCode code, const Status& found, const char* where) {
     require(found.code() == code, std::string("the status injected at ") + where +
                                       " is lost: " + std::string(found.message()));
     require(bench.leaked_bytes() == 0, std::string("a run that failed at ") + where + " leaks");
-    const Status next = bench.run();
+    const Status next = bench->run();
     require(next.is_ok(), "the run after a failed one: " + std::string(next.message()));
     ++tally.faults;
   };
   for (int i = 0; i < 3; ++i) {
     const StatusCode code = some_failure(random);
-    const size_t place = random() % bench.nodes();
-    Status found = bench.run_with_fault_at(place, 1 + static_cast<int>(random() % 3), code);
-    if (found.is_ok()) found = bench.run_with_fault_at(place, 1, code);
+    const size_t place = random() % bench->nodes();
+    Status found = bench->run_with_fault_at(place, 1 + static_cast<int>(random() % 3), code);
+    if (found.is_ok()) found = bench->run_with_fault_at(place, 1, code);
     if (found.is_ok() && has_frames(graph)) continue;  // a branch that was not taken
     check(code, found, "a node");
   }
   for (const Moment moment : {Moment::submission, Moment::completion}) {
     const StatusCode code = some_failure(random);
     bench.disturbance().inject(moment, static_cast<int64_t>(random() % graph.launches), code);
-    Status found = bench.run();
+    Status found = bench->run();
     // Of launches in branches that are not taken there are no commands.
     for (size_t i = 0; found.is_ok() && has_frames(graph) && i < graph.launches; ++i)
-      found = bench.run();
+      found = bench->run();
     check(code, found, moment == Moment::submission ? "a submission" : "a completion");
   }
 }
@@ -221,7 +125,7 @@ bool check_arm(const CopyGraph& graph, const Arm& arm, const DiscreteDevice::Opt
   bool was_ok = true;
   for (int turn = 0; turn < 2 && was_ok; ++turn, ++tally.runs) {
     bench.disturbance().set_delay(some_delay_ns(random));
-    const Status status = bench.run();
+    const Status status = bench->run();
     was_ok = status.is_ok();
     require(was_ok || status.code() == StatusCode::out_of_memory, std::string(status.message()));
     require(was_ok || !has_memory, "fails where the sequential executor succeeds");
@@ -276,8 +180,8 @@ void check_frames(uint64_t seed, bool keeps_reads, std::mt19937_64& random, Tall
   const size_t peak_bytes = [&] {
     Bench bench(graph, in_order, options);
     current_arm = in_order.name;
-    require(bench.run().is_ok(), "fails where there is room");
-    return bench.peak_bytes();
+    require(bench->run().is_ok(), "fails where there is room");
+    return bench->peak_bytes();
   }();
   options.arena.capacity_bytes = 2 * peak_bytes + 16 * kPage;
   check_arm(graph, in_order, options, true, random, tally);

@@ -1,5 +1,4 @@
-// stress_liveness [first seed] [count]: random graphs on the multi-worker executor, in little
-// memory.
+// stress_liveness [first seed] [count]: random graphs on the host's executors, in little memory.
 //
 // Every graph has Frees that run ahead of the launches they are related to, launches in place and
 // without a block of their own, workspaces (several Frees per launch), late readers, and nodes of
@@ -10,6 +9,10 @@
 //   succeed wherever that one succeeds with the same capacity,
 //   after a failure or an end of sequence at any node, report that status, leak nothing, and
 //   succeed the next time.
+// With every eighth graph comes one of real kernels with loops and branches inside each other
+// (flow_graph.h), for whatever kind of executor is asked for, workers included. Its runs must end,
+// return what a walk over the structure gives, succeed with the memory that was enough before, and
+// do the same after failures, which may come in any turn.
 // log FILE: for each graph one line of JSON with its tasks and the events of one run.
 // unproven: Frees stand right behind their allocations, without regard to the proof; the program
 // must then complain, which shows that it can.
@@ -26,6 +29,9 @@
 
 #include "base/relax.h"
 #include "capped_source.h"
+#include "copy_bench.h"
+#include "flow_graph.h"
+#include "pool_fixture.h"
 #include "static_order.h"
 
 using namespace grainline;
@@ -34,7 +40,7 @@ using namespace grainline::test;
 namespace {
 
 constexpr size_t kUnit = CappedSource::kPoisonStride;
-constexpr unsigned kPatienceSeconds = 60;
+constexpr unsigned kPatienceSeconds = kIsThreadSanitized || kIsAddressSanitized ? 600 : 60;
 volatile uint64_t current_seed = 0;
 
 // ---- graphs -------------------------------------------------------------------------------------
@@ -262,8 +268,8 @@ class Bench {
   std::_Exit(1);
 }
 
-void require(bool is_true, const char* what) {
-  if (!is_true) complain(what);
+void require(bool is_true, std::string_view what) {
+  if (!is_true) complain(std::string(what).c_str());
 }
 
 // How often an allocation was parked.
@@ -319,6 +325,90 @@ void check_graph(uint64_t seed, bool is_unproven, Tally& tally) {
   }
   require(bench.leaked_bytes() == 0, "memory is left");
   if (has_memory && seed % 8 == 0) check_faults(graph, bench, oracle.stage.results, tally);
+  ++tally.graphs;
+  tally.nodes += graph.nodes.size();
+}
+
+// ---- loops and branches -------------------------------------------------------------------------
+
+// Memory of its own, and a stream that does everything in the call that submits it.
+class InlineDevice final : public Device {
+ public:
+  explicit InlineDevice(MemorySource& memory) : memory_(memory) {}
+  std::string_view name() const noexcept override { return "inline"; }
+  bool is_unified() const noexcept override { return false; }
+  bool holds(const void*) const noexcept override { return false; }  // what copies are asked about
+  bool is_checked() const noexcept override { return false; }
+  MemorySource& memory() noexcept override { return memory_; }
+  std::unique_ptr<Stream> create_stream() override { return std::make_unique<InlineStream>(); }
+
+ private:
+  MemorySource& memory_;
+};
+
+// A graph with frames on one executor.
+class FrameBench {
+ public:
+  FrameBench(const CopyGraph& graph, const ExecutorOptions& options, size_t capacity_bytes)
+      : source_(capacity_bytes), bench_(graph, options, false, Frees::in_sequence, device_) {}
+
+  CopyBench* operator->() { return &bench_; }
+  size_t peak_bytes() const { return source_.peak_bytes(); }
+  size_t leaked_bytes() {
+    bench_.trim();
+    return source_.held_bytes();
+  }
+
+ private:
+  CappedSource source_;
+  InlineDevice device_{source_};
+  CopyBench bench_;
+};
+
+void check_frame_faults(FrameBench& bench, std::mt19937_64& random, Tally& tally) {
+  for (int i = 0; i < 4; ++i) {
+    const StatusCode code = some_failure(random);
+    const size_t place = random() % bench->nodes();
+    bench->trim();  // what the pool keeps torn may be too small for another run
+    Status found = bench->run_with_fault_at(place, 1 + static_cast<int>(random() % 3), code);
+    bench->trim();
+    if (found.is_ok()) found = bench->run_with_fault_at(place, 1, code);
+    if (found.is_ok()) continue;  // in a branch that was not taken
+    require(found.code() == code, "the status injected in a frame is lost");
+    require(bench.leaked_bytes() == 0, "a failed run of frames leaks");
+    const Status next = bench->run();
+    require(next.is_ok(), next.message());
+    ++tally.faults;
+  }
+}
+
+// Whatever was asked for walks in one order of two, so the same memory is enough the next time.
+void check_frames(uint64_t seed, Tally& tally) {
+  alarm(kPatienceSeconds);
+  using enum ExecutorKind;
+  const CopyGraph graph = random_flow_graph(seed);
+  std::mt19937_64 random(seed + 2);
+  const int workers = 2 + static_cast<int>(random() % 3);
+  const ExecutorKind kinds[] = {multi_worker, sequential, topological, priority_topological};
+  for (const ExecutorKind kind : kinds) {
+    const ExecutorOptions options{kind, workers, 0};
+    FrameBench free(graph, options, SIZE_MAX);
+    const Status first = free->run();
+    require(first.is_ok(), first.message());
+    const size_t enough_bytes = free.peak_bytes();
+    for (const size_t capacity_bytes :
+         {enough_bytes, enough_bytes - random() % (enough_bytes / 2 + 1)}) {
+      FrameBench bench(graph, options, capacity_bytes);
+      const Status status = bench->run();
+      const bool is_short = status.code() == StatusCode::out_of_memory;
+      require(status.is_ok() || is_short, status.message());
+      require(!is_short || capacity_bytes < enough_bytes, "fails where there was memory enough");
+      tally.out_of_memory += is_short;
+      ++tally.runs;
+      if (status.is_ok()) check_frame_faults(bench, random, tally);
+      require(bench.leaked_bytes() == 0, "memory of frames is left");
+    }
+  }
   ++tally.graphs;
   tally.nodes += graph.nodes.size();
 }
@@ -394,7 +484,10 @@ int main(int argc, char** argv) {
     return std::fclose(file);
   }
   Tally tally;
-  for (uint64_t seed = first; seed < first + count; ++seed) check_graph(seed, is_unproven, tally);
+  for (uint64_t seed = first; seed < first + count; ++seed) {
+    check_graph(seed, is_unproven, tally);
+    if (seed % 8 == 0) check_frames(seed, tally);
+  }
   std::printf("%" PRIu64 " graphs, %" PRIu64 " nodes, %" PRIu64 " runs, %" PRIu64
               " parked, %" PRIu64 " out of memory, %" PRIu64 " faults: all as in sequence\n",
               tally.graphs, tally.nodes, tally.runs, tally.parked.count.load(), tally.out_of_memory,

@@ -18,8 +18,8 @@ The kernels that lowering emits, with inputs -> outputs and attributes:
   It checks shapes, binds symbols and makes the extents of its group known.
 * `AllocMemory` () -> memory slot; size_bytes (Extent). Blocks are aligned to 64 bytes.
 * `AllocModelOutput` () -> output slot; output (index). The memory is the array that the user gets.
-* `Tiling` () -> tiling slot; variants (`Variant`s). Picks variant, grain G and homes h for the actual extents, and writes
-  the words: it waits for those of the launch too, and not for the offsets of its views.
+* `Tiling` () -> tiling slot; variants (`Variant`s). Picks variant, grain G and homes h for the actual extents, and
+  writes the words: it waits for those of the launch too, and not for the offsets of its views.
 * `AllocWorkspace` tiling slot -> workspace slot. Scratch of the chosen variant: bytes per home x homes.
 * `Launch` tiling slot [, workspace slot], slots of the views -> (); key, views (`View`s), words (Extents),
   workspace (0 or 1: how many workspace slots stand at inputs[1]). Runs the chosen tile kernel to completion.
