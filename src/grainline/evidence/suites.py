@@ -204,6 +204,7 @@ DRAWS = (
     Draw(20261204, "6563056"),
     Draw(20261205, "602d47a"),
     Draw(20261206, "ff1de45"),
+    Draw(20261207, "caa92d9"),
 )
 # Seeds of records, by the hash of their source, that were made before records named their draw.
 UNNAMED_DRAWS: Mapping[str, int] = {
