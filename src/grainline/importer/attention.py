@@ -31,7 +31,9 @@ class Scores:
     """What happens to the scores, f32[B, N, S, T], before their softmax.
 
     `terms` broadcast to them and are added; `is_causal`: a query sees `past` keys, and of the others those up to its
-    own; what the rest gets is `hidden`. `frees_last`: the last query sees all keys.
+    own; what the rest gets is `hidden`. `frees_last`: the last query sees all keys. `softcap`: products are squeezed
+    into [-softcap, softcap] before the terms. `sink`, f32[1, N, 1, 1] or a scalar: one more score in each row, whose
+    share nobody gets.
     """
 
     scale: float
@@ -40,6 +42,8 @@ class Scores:
     past: Extent = 0
     hidden: float = LOWEST
     frees_last: bool = False
+    softcap: float = 0.0
+    sink: Value | None = None
 
 
 def attended(b: Builder, q: Value, k: Value, v: Value, scores: Scores) -> Value:
@@ -49,20 +53,28 @@ def attended(b: Builder, q: Value, k: Value, v: Value, scores: Scores) -> Value:
         for other in (k, v):
             b.equate(b.shape(q)[axis], b.shape(other)[axis], f"queries, keys and values differ in their {what}")
     x = b.with_scalar("mul", product_of(b, q, b.transpose(k, (0, 1, 3, 2))), scores.scale)
+    if scores.softcap:
+        x = b.with_scalar("mul", b.unary("tanh", b.with_scalar("mul", x, 1.0 / scores.softcap)), scores.softcap)
     shape = b.shape(x)
     for term in scores.terms:
         x = b.binary("add", x, _fitted(b, term, shape))
     if scores.is_causal:
         x = b.where(_shown(b, shape, scores), x, b.literal(scores.hidden, F32))
-    return product_of(b, _shares(b, x), v)
+    return product_of(b, _shares(b, x, scores.sink), v)
 
 
-def _shares(b: Builder, scores: Value) -> Value:
+def _shares(b: Builder, scores: Value, sink: Value | None) -> Value:
     """The softmax of each row; zeros where all of it is minus infinity. The greatest of a row gives 1, so the sum of
     any other row is no less."""
     greatest = b.with_scalar("max", b.reduce("max", scores, (3,)), LOWEST)
+    if sink is not None:
+        greatest = b.binary("max", greatest, sink)
     raised = b.unary("exp", b.binary("sub", scores, greatest))
-    total = b.with_scalar("max", b.reduce("sum", raised, (3,)), 0.5)
+    total = b.reduce("sum", raised, (3,))
+    if sink is None:
+        total = b.with_scalar("max", total, 0.5)
+    else:
+        total = b.binary("add", total, b.unary("exp", b.binary("sub", sink, greatest)))
     return b.binary("mul", raised, b.unary("reciprocal", total))
 
 
@@ -164,7 +176,7 @@ def _flags_term(b: Builder, mask: Value, total: Extent, fill: float) -> Value:
         raise Decline(f"a mask of rank {len(shape)} is not supported")
     b.equate(shape[-1], total, "the mask and the keys differ in number")
     flags = b.reshape(mask, (shape[0], 1, *([1] if len(shape) == 2 else []), *shape[1:]))
-    return _hiding(b, b.binary("gt", flags, b.literal(0, I32)), fill)
+    return hiding(b, b.binary("gt", flags, b.literal(0, I32)), fill)
 
 
 def _lengths_term(b: Builder, mask: Value, batch: Extent, total: Extent, fill: float) -> Value:
@@ -178,10 +190,11 @@ def _lengths_term(b: Builder, mask: Value, batch: Extent, total: Extent, fill: f
     if has_starts:
         starts = b.reshape(cut(b, mask, 0, batch, batch), (batch, 1, 1, 1))
         shown = b.binary("and", shown, b.binary("ge", columns, starts))
-    return _hiding(b, shown, fill)
+    return hiding(b, shown, fill)
 
 
-def _hiding(b: Builder, shown: Value, fill: float) -> Value:
+def hiding(b: Builder, shown: Value, fill: float) -> Value:
+    """The term that adds `fill` where a key is not shown."""
     return b.where(shown, b.literal(0.0, F32), b.literal(fill, F32))
 
 
@@ -200,7 +213,7 @@ def _terms(b: Builder, call: Call, mask: Value | None, bias: Value | None, q: Va
     return tuple(terms)
 
 
-def _scale(b: Builder, call: Call, q: Value) -> float:
+def scale_of(b: Builder, call: Call, q: Value) -> float:
     """The attribute, where 0 (of com.microsoft) or none means 1 / sqrt(H)."""
     width = b.shape(q)[3]
     given = call.real("scale", 0.0)
@@ -238,7 +251,7 @@ def fused_attention(b: Builder, call: Call) -> list[Value | None]:
         before = b.shape(past)[3]
         k, v = (join(b, (_part(b, past, 0, index), new), 2) for index, new in enumerate((k, v)))
     terms = _terms(b, call, mask, extra, q, k)
-    scores = Scores(_scale(b, call, q), terms, bool(call.integer("unidirectional", 0)), before, frees_last=True)
+    scores = Scores(scale_of(b, call, q), terms, bool(call.integer("unidirectional", 0)), before, frees_last=True)
     results: list[Value | None] = [merge_heads(b, attended(b, q, k, v, scores))]
     if call.wants(1):
         results.append(join(b, [b.reshape(each, (1, *b.shape(each))) for each in (k, v)], 0))
@@ -290,7 +303,7 @@ def multi_head_attention(b: Builder, call: Call) -> list[Value | None]:
     q, k, v = (part if b.rank(part) == 4 else split_heads(b, part, heads) for part in parts)
     k, v, before = _with_past(b, call, k, v, 6)
     terms = _terms(b, call, mask, extra, q, k)
-    scores = Scores(_scale(b, call, q), terms, bool(call.integer("unidirectional", 0)), before, frees_last=True)
+    scores = Scores(scale_of(b, call, q), terms, bool(call.integer("unidirectional", 0)), before, frees_last=True)
     return [merge_heads(b, attended(b, q, k, v, scores)), k, v][: len(call.outputs)]
 
 
@@ -309,7 +322,7 @@ def standard_attention(b: Builder, call: Call) -> list[Value | None]:
     counts = [call.integer(name, 0) for name in ("q_num_heads", "kv_num_heads", "kv_num_heads")]
     q, k, v = (x if b.rank(x) == 4 else split_heads(b, x, count) for x, count in zip(given, counts, strict=True))
     k, v, _ = _with_past(b, call, k, v, 4)
-    scale = call.real("scale") if call.has("scale") else _scale(b, call, q)
+    scale = call.real("scale") if call.has("scale") else scale_of(b, call, q)
     terms = _standard_mask(b, call, call.optional(3), b.shape(k)[2])
     scores = Scores(scale, terms, is_causal, hidden=-math.inf)
     heads = b.shape(q)[1]
@@ -324,7 +337,7 @@ def _standard_mask(b: Builder, call: Call, mask: Value | None, total: Extent) ->
     if call.version >= 24 and b.shape(mask)[-1:] not in ((1,), (total,)):
         raise Decline("only a run knows whether the mask is shorter than the keys")
     if mask.dtype == BOOL:
-        return (_hiding(b, mask, -math.inf),)
+        return (hiding(b, mask, -math.inf),)
     return (mask,)
 
 
@@ -355,20 +368,25 @@ def _rotated(b: Builder, call: Call, x: Value, tables: tuple[Value, Value], posi
     only(positions, I32, I64)
     is_flat = b.rank(x) == 3
     half = b.shape(tables[0])[1]
-    turned = call.integer("rotary_embedding_dim", 0) or half * 2
-    heads = call.integer("num_heads", 0) or (exact_div(b.shape(x)[2], turned) if is_flat else 0)
+    columns = call.integer("rotary_embedding_dim", 0) or half * 2
+    heads = call.integer("num_heads", 0) or (exact_div(b.shape(x)[2], columns) if is_flat else 0)
     if not isinstance(heads, int):
         raise Decline("the number of heads is only known at run time")
     heads_first = split_heads(b, x, heads) if is_flat else x
-    batch, _, length, width = _of_rank(b, heads_first, 4)
-    b.equate(half * 2, turned, "the tables of a rotary embedding do not fit its columns")
+    batch, _, length, _ = _of_rank(b, heads_first, 4)
+    b.equate(half * 2, columns, "the tables of a rotary embedding do not fit its columns")
     if b.shape(positions) == (1,):
         positions = _counted(b, positions, batch, length)
-    cos, sin = (_angles(b, table, positions) for table in tables)
-    y = _turned(b, cut(b, heads_first, 3, 0, turned), cos, sin, bool(call.integer("interleaved", 0)))
-    if turned != width:
-        y = join(b, (y, cut(b, heads_first, 3, turned, width - turned)), 3)
+    y = turned(b, heads_first, tables, positions, bool(call.integer("interleaved", 0)))
     return merge_heads(b, y) if is_flat else y
+
+
+def turned(b: Builder, x: Value, tables: tuple[Value, Value], positions: Value, is_interleaved: bool) -> Value:
+    """x: f32[B, N, S, H]; its first R columns turn by the angles of the positions [B, S]; tables: f32[L, R / 2]."""
+    columns, width = b.shape(tables[0])[1] * 2, b.shape(x)[3]
+    cos, sin = (_angles(b, table, positions) for table in tables)
+    y = _turned(b, cut(b, x, 3, 0, columns), cos, sin, is_interleaved)
+    return y if columns == width else join(b, (y, cut(b, x, 3, columns, width - columns)), 3)
 
 
 def _counted(b: Builder, first: Value, batch: Extent, length: Extent) -> Value:

@@ -9,6 +9,7 @@ from grainline.importer import (
     attention,
     convolution,
     elementwise,
+    grouped_attention,
     indexing,
     linear,
     normalisation,
@@ -25,7 +26,7 @@ Rule = Callable[[Builder, Call], list[Value | None]]
 
 #: these move elements of any type as they are
 MOVEMENT = (shape, indexing, resize)
-ARITHMETIC = (attention, convolution, elementwise, reductions, linear, normalisation, quantisation)
+ARITHMETIC = (attention, grouped_attention, convolution, elementwise, reductions, linear, normalisation, quantisation)
 
 TABLE: dict[tuple[str, str], list[tuple[int, Rule]]] = {
     **{key: rows for family in MOVEMENT for key, rows in family.TABLE.items()},

@@ -12,7 +12,7 @@ from typing import Any
 from grainline.base.dims import Extent, symbol
 from grainline.base.dtypes import BOOL, F32, I64, DType
 from grainline.base.errors import ModelError, UnsupportedError
-from grainline.graph.ir import Shape, Value
+from grainline.graph.ir import Node, Shape, Value
 from grainline.importer.builder import Builder
 from grainline.importer.call import GRAPH, GRAPHS, Call
 from grainline.importer.proto import messages
@@ -185,6 +185,16 @@ def _small_data(b: Builder, call: Call) -> dict[str, Any]:
         tensor.raw_data = array.tobytes()
         data[f"i{index}"] = tensor
     return data
+
+
+def counted(b: Builder, count: Value, reason: str) -> Extent:
+    """What `count`, an i64 scalar, holds in a run, as an extent: that of a Range which the host makes."""
+    inputs = (b.literal(0, I64), count, b.literal(1, I64))
+    call = Call("Range", "", 11, b.node_name, inputs, (f"{b.stem}~count",), {})
+    extent = symbol(b.fresh_symbol("rt"))
+    output = Value(b.names.fresh(call.outputs[0]), I64, (extent,))
+    b.nodes.append(Node("host", inputs, (output,), attributes_of(call, reason, {}, {}), b.node_name))
+    return extent
 
 
 def attributes_of(
