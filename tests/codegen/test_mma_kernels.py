@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -16,8 +17,9 @@ from grainline.base.dtypes import F32
 from grainline.codegen.kernel import emit, emit_variants
 from grainline.codegen.llvm import LinkedObject, compile_object, link_object
 from grainline.codegen.mma_stream import chunk_panels
+from grainline.codegen.mma_tile import TILE_ROWS
 from grainline.plan.mma import CHUNK_PANELS, describe
-from grainline.plan.panels import PANEL, pack_panels
+from grainline.plan.panels import PANEL, STRIP_ROWS, WIDE_STRIP_ROWS, pack_panels
 from grainline.plan.planner import plan
 from grainline.plan.target import Target, host_target
 from grainline.plan.types import Plan
@@ -242,6 +244,37 @@ def test_vectors_of_eight_give_the_bits_of_wider_ones(form: str) -> None:
     for m, n in ((1, 1), (2, 33), (3, 100), (4, 17), (5, 400), (7, 16), (13, 100)):
         operands = Operands(form, m, 37, n)
         assert np.array_equal(operands.run(compiled), operands.run(kernel(form)))
+
+
+def accumulating(n: int) -> TileProgram:
+    """c += a @ b, in place."""
+    p, rows, k = ProgramBuilder("accumulating"), symbol("M"), 20
+    m, nn, kk = p.root("m", rows), p.axis("n", n), p.axis("k", k)
+    a, b = p.view("a", F32, (rows, k)), p.view("b", F32, (k, n), layout="panels", panel=16)
+    c = p.view("c", F32, (rows, n), access="readwrite")
+    p.store(c, (m, nn), p.load(c, (m, nn)) + p.mma(p.load(a, (m, kk)), p.load(b, (kk, nn)), kk))
+    return p.finish()
+
+
+@pytest.mark.parametrize("n", (40, 192))
+def test_every_row_is_stored_once_in_any_tile(n: int) -> None:
+    """A tile may have room for more rows than its strip has: those left over must not add to its last row again."""
+    rng = np.random.default_rng(n)
+    compiled = Kernel(plans_of(accumulating(n))["strips"])
+    for m in range(1, 2 * WIDE_STRIP_ROWS + 1):
+        a, b, c = (rng.standard_normal(shape).astype(np.float32) for shape in ((m, 20), (20, n), (m, n)))
+        want = c.astype(np.float64) + a.astype(np.float64) @ b.astype(np.float64)
+        compiled.run([a, pack_panels(b), c], {"M": m})
+        assert np.allclose(c, want, 1e-5, 1e-5), f"{m} rows"
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_tiles_are_called_from_one_place_for_each_way_of_b(form: str) -> None:
+    """A call of so many arguments is dear to compile: one, and one for the ragged panel of a B read in place."""
+    text = emit(plans_of(product_program(form, 384, 1536))["strips"]).text
+    assert len(re.findall(r"call void %\w+\(", text)) == (2 if form == "rows" else 1)
+    tiles = re.findall(r"@tile(\d+)\(", text)
+    assert tuple(map(int, tiles)) == TILE_ROWS[WIDE_STRIP_ROWS if host_target().has_avx512 else STRIP_ROWS]
 
 
 def test_a_kernel_of_no_blocks_does_nothing() -> None:

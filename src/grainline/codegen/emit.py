@@ -89,6 +89,10 @@ def constant(value: Any, dtype: DType, lanes: int = 0) -> Reg:
     return Reg(f"splat ({element_type(dtype)} {text})", dtype, lanes)
 
 
+# Where `FunctionText.prefetch` brings a line; LLVM's numbers.
+FIRST_LEVEL, SECOND_LEVEL, FAR = 3, 2, 1
+
+
 def i64(value: int) -> Reg:
     return Reg(str(value), I64)
 
@@ -289,11 +293,10 @@ class FunctionText:
         narrow = Reg(self.raw(f"trunc {few.typed} to i32"), I32)
         return self.compare("icmp slt", self.iota(lanes, I32), self.splat(narrow, lanes))
 
-    def prefetch(self, pointer: str, is_written: bool = False) -> None:
-        """Asks for the line at `pointer`: in the second level of cache, or in the first to be written. Never faults."""
+    def prefetch(self, pointer: str, level: int, is_written: bool = False) -> None:
+        """Asks for the line at `pointer` in a level of cache, FIRST_LEVEL to FAR. Never faults."""
         self.module.declare("void @llvm.prefetch.p0(ptr, i32, i32, i32)")
-        use = "i32 1, i32 3" if is_written else "i32 0, i32 2"
-        self.do(f"call void @llvm.prefetch.p0(ptr {pointer}, {use}, i32 1)")
+        self.do(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 {int(is_written)}, i32 {level}, i32 1)")
 
     def any(self, mask: Reg) -> Reg:
         """Whether a lane of a bool vector is true, as a scalar."""

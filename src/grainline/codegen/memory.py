@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from grainline.base.dtypes import BF16, BOOL, F32, I16, I32, U8, DType
-from grainline.codegen.emit import FunctionText, Reg, constant, i64, memory_type
+from grainline.codegen.emit import FIRST_LEVEL, FunctionText, Reg, constant, i64, memory_type
 
 LINE_BYTES = 64
 # So far past what is written its lines are asked for: enough for the last level of cache to answer.
@@ -38,7 +38,7 @@ def claim(f: FunctionText, pointer: str, size_bytes: int) -> None:
     A store to a line that a farther level of cache holds would wait for it, and hold up those after it.
     """
     for line in range(CLAIMED_BYTES, CLAIMED_BYTES + size_bytes, LINE_BYTES):
-        f.prefetch(f.pointer(pointer, i64(line), 1), is_written=True)
+        f.prefetch(f.pointer(pointer, i64(line), 1), FIRST_LEVEL, is_written=True)
 
 
 def store(f: FunctionText, pointer: str, value: Reg, mask: Reg | None = None, is_private: bool = False) -> None:

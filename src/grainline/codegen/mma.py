@@ -260,24 +260,19 @@ class _Strips:
         w = self.w
         first, rows = self.rows.at(w, strip)
         ldc = w.extent(self.scratch.strip_row) if self.form.to_strip else "0"
-
         packed = slot if self.keeps_slots is None else w.choose(self.keeps_slots, strip, slot)
-
-        def arguments(start: int) -> str:
-            a = self.left.at(w, first, rows, packed, start)
-            text = f"ptr %args, ptr {a}, ptr {b[0]}, i64 {b[1]}, i64 {b[2]}, i64 {columns}, i64 {ldc}"
-            text += "".join(f", ptr {p}" for p in self._outputs(first, slot, column, start))
-            return text + (share.of_tile(start).arguments() if share else "")
-
+        a = self.left.at(w, first, rows, packed)
+        arguments = f"ptr %args, ptr {a}, i64 {rows}, ptr {b[0]}, i64 {b[1]}, i64 {b[2]}, i64 {columns}, i64 {ldc}"
+        arguments += "".join(f", ptr {p}" for p in self._outputs(first, slot, column))
+        arguments += share.arguments() if share else ""
         call_tile(w, "", (rows, self.product.strip_rows), arguments)
 
-    def _outputs(self, first_row: str, slot: str, column: str, start: int) -> list[str]:
-        """The pointers of the tile function at row `start` of the strip and `column`."""
+    def _outputs(self, first_row: str, slot: str, column: str) -> list[str]:
+        """The pointers of the tile function at the strip's first row and `column`."""
         w = self.w
         if self.form.to_strip:
-            row = w.mul(w.extent(self.scratch.strip_row), str(start))
-            return [w.at(w.at(self._strip_slot(slot), row), column)]
-        at = {**self.batch, self.product.m: w.add(first_row, str(start))}
+            return [w.at(self._strip_slot(slot), column)]
+        at = {**self.batch, self.product.m: first_row}
         starts = [(s, address(w, s.operation.view, s.access, at)) for s in streams_of(self.product)]
         return [w.at(start, column) if s.spans_columns else start for s, start in starts]
 

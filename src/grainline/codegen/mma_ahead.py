@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from grainline.base.dims import Expr
+from grainline.codegen.emit import FIRST_LEVEL, SECOND_LEVEL
 from grainline.codegen.mma_text import KernelText, Writer
 from grainline.plan.mma import Product
 from grainline.tile.access import linear_access
@@ -56,27 +57,21 @@ def _fetch(w: Writer, runs: Runs, source: str) -> None:
     count, step = w.extent(runs.count), w.extent(runs.step)
     size = w.divide(w.add(count, w.sub("%shares", "1")), "%shares")
     first = w.mul("%share", size)
-    w.module.declare("void @llvm.prefetch.p0(ptr, i32, i32, i32)")
 
     def run(index: str) -> None:
         start = w.at(source, w.mul(step, index))
-        w.loop("0", w.extent(runs.length), LINE_FLOATS, lambda at: _line(w, w.at(start, at)))
+        w.loop("0", w.extent(runs.length), LINE_FLOATS, lambda at: w.function.prefetch(w.at(start, at), SECOND_LEVEL))
 
     w.loop(first, w.smaller(w.add(first, size), count), 1, run)
-
-
-def _line(w: Writer, address: str, writes: int = 0) -> None:
-    w.function.do(f"call void @llvm.prefetch.p0(ptr {address}, i32 {writes}, i32 {2 + writes}, i32 1)")
 
 
 def claim(w: Writer, start: str, rows: str, store: Operation, product: Product) -> None:
     """Asks for the lines that `store` will write to `rows` rows: a store that waits holds up all those behind it."""
     step, length = w.extent(linear_access(store).coefficient(product.m)), w.extent(product.n.extent)
-    w.module.declare("void @llvm.prefetch.p0(ptr, i32, i32, i32)")
 
     def row(index: str) -> None:
         first = w.at(start, w.mul(step, index))
-        w.loop("0", length, LINE_FLOATS, lambda at: _line(w, w.at(first, at), writes=1))
+        w.loop("0", length, LINE_FLOATS, lambda at: w.function.prefetch(w.at(first, at), FIRST_LEVEL, True))
 
     w.loop("0", rows, 1, row)
 

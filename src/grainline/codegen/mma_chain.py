@@ -306,9 +306,9 @@ class _Strips:
         ldc = w.extent(stage.row) if stage.form.to_strip else "0"
         # The first product reads its rows packed or in place, the second the finished strip of the first.
         left = self._strip_slot(self.stages[0], slot) if stage.number else self.left.at(w, first, rows, slot)
-        arguments = f"ptr %args, ptr {left}, ptr {b[0]}, i64 {b[1]}, i64 {b[2]}, i64 {columns}, i64 {ldc}"
+        arguments = f"ptr %args, ptr {left}, i64 {rows}, ptr {b[0]}, i64 {b[1]}, i64 {b[2]}, i64 {columns}, i64 {ldc}"
         arguments += "".join(f", ptr {p}" for p in self._outputs(stage, first, slot, column)) + depth
-        call_tile(w, stage.form.prefix, (rows, STRIP_ROWS), lambda _: arguments)
+        call_tile(w, stage.form.prefix, (rows, STRIP_ROWS), arguments)
 
     def _outputs(self, stage: _Stage, first: str, slot: str, column: str) -> list[str]:
         """The pointers of the tile function at the strip's first row and `column`."""

@@ -9,7 +9,7 @@ from grainline.base.dims import Expr
 from grainline.base.dtypes import BOOL
 from grainline.codegen.emit import Reg
 from grainline.codegen.mma_text import Writer
-from grainline.codegen.mma_tile import tiles_of
+from grainline.codegen.mma_tile import TILE_ROWS
 from grainline.plan.mma import DIRECT_B_STRIPS, Product
 from grainline.plan.panels import PANEL, STRIP_ROWS
 from grainline.tile.access import LinearAccess, linear_access
@@ -144,13 +144,10 @@ class LeftRows:
         """Whether a strip of `rows` rows is packed, as i1."""
         return w.less("1", rows) if self.keeps_single else "true"
 
-    def at(self, w: Writer, first: str, rows: str, slot: str, start: int = 0) -> str:
-        """Row `start` of a strip that begins at row `first`: packed, or in place."""
-        in_place = self.in_place(w, w.add(first, str(start)))
-        if not self.pack:
-            return in_place
-        packed = w.at(self.slot(w, slot), str(start))
-        return packed if start else w.choose(self.is_packed(w, rows), packed, in_place, "ptr")
+    def at(self, w: Writer, first: str, rows: str, slot: str) -> str:
+        """The rows of a strip that begins at row `first`: packed, or in place."""
+        in_place = self.in_place(w, first)
+        return w.choose(self.is_packed(w, rows), self.slot(w, slot), in_place, "ptr") if self.pack else in_place
 
     def fill(self, w: Writer, strip: str, slot: str) -> None:
         """Packs the rows of a strip into its slot."""
@@ -164,21 +161,19 @@ class LeftRows:
         w.function.when(Reg(self.is_packed(w, rows), BOOL), [], pack)
 
 
-def call_tile(w: Writer, prefix: str, rows: tuple[str, int], arguments: Callable[[int], str]) -> None:
-    """Calls the tile functions of a strip of `rows` (how many, at most) rows; nothing for 0 rows.
+def call_tile(w: Writer, prefix: str, rows: tuple[str, int], arguments: str) -> None:
+    """Calls the tile function of a strip of `rows` (how many, at most) rows; nothing for 0 rows.
 
-    `arguments` gives those of the tile that begins at a row of the strip.
+    One call through an address: a call of so many arguments is dear to compile.
     """
-    f, (count, most) = w.function, rows
-    labels = {r: f.fresh("rows") for r in range(1, most + 1)}
-    done, whole = f.fresh("strip_done"), arguments(0)
-    cases = " ".join(f"i64 {r}, label %{label}" for r, label in labels.items())
-    f.do(f"switch i64 {count}, label %{done} [ {cases} ]")
-    for r, label in labels.items():
-        f.block(label)
-        start = 0
-        for tile in tiles_of(r):
-            f.do(f"call void @{prefix}tile{tile}({arguments(start) if start else whole})")
-            start += tile
-        f.jump(done)
-    f.block(done)
+    count, most = rows
+    sizes = TILE_ROWS[most]
+    tile = f"@{prefix}tile{sizes[0]}"
+    for size, larger in zip(sizes, sizes[1:]):
+        tile = w.choose(w.less(str(size), count), f"@{prefix}tile{larger}", tile, "ptr")
+
+    def call() -> list[Reg]:
+        w.function.do(f"call void {tile}({arguments})")
+        return []
+
+    w.function.when(Reg(w.less("0", count), BOOL), [], call)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from grainline.base.dims import Expr
 from grainline.base.dtypes import I64
-from grainline.codegen.emit import Reg
+from grainline.codegen.emit import FAR, Reg
 from grainline.codegen.mma_text import Writer
 from grainline.plan.mma import CHUNK_PANELS, Product
 
@@ -45,10 +45,6 @@ class Share:
 
     start: str
     pace: str
-
-    def of_tile(self, start: int) -> Share:
-        """What the tile that begins at row `start` of the strip fetches: the first one everything."""
-        return Share(self.start, "0") if start else self
 
     def arguments(self) -> str:
         return f", ptr {self.start}, i64 {self.pace}"
@@ -108,10 +104,4 @@ def fetch(w: Writer, share: Share, place: str, panels: int, steps: int) -> None:
     for number in range(panels * steps):
         if number:
             address = w.function.pointer(address, Reg(share.pace, I64), 1)
-        prefetch(w, address, "i32 0, i32 1")
-
-
-def prefetch(w: Writer, address: str, use: str) -> None:
-    """`use` is (0: to read, 1: to write), (locality: 3 first level ... 1 a far one)."""
-    w.module.declare("void @llvm.prefetch.p0(ptr, i32, i32, i32)")
-    w.function.do(f"call void @llvm.prefetch.p0(ptr {address}, {use}, i32 1)")
+        w.function.prefetch(address, FAR)

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 from grainline.base.dims import Expr
 from grainline.base.dtypes import F32, I64
-from grainline.codegen.emit import Reg, constant
+from grainline.codegen.emit import FIRST_LEVEL, Reg, constant
 from grainline.codegen.mma_epilogue import RegisterEpilogue, streams_of
-from grainline.codegen.mma_stream import FETCHING_ROWS, Share, fetch, group_share, prefetch
+from grainline.codegen.mma_stream import FETCHING_ROWS, Share, fetch, group_share
 from grainline.codegen.mma_text import KernelText, Writer
-from grainline.plan.mma import PANEL, Product
+from grainline.plan.mma import Product
+from grainline.plan.panels import PANEL, STRIP_ROWS, WIDE_STRIP_ROWS
 
 # By floats of a vector and row count, the panels read together: enough independent chains to hide the FMA latency,
 # few enough to leave registers for B and A. All divide the panels of a chunk and of a column range.
@@ -24,9 +25,9 @@ PANELS_TOGETHER = {
     8: {1: 6, 2: 3, 3: 2, 4: 1, 5: 1, 6: 1},
     16: {1: 6, 2: 6, 3: 3, 4: 2, 5: 2, 6: 2, 8: 2, 12: 2},
 }
-# The row counts that have a tile function, and what the others are put together of.
-TILE_ROWS = tuple(PANELS_TOGETHER[16])
-TILES = {7: (4, 3), 9: (5, 4), 10: (6, 4), 11: (6, 5)}
+# By the most rows of a strip, the row counts that have a tile function. A strip of another count is the beginning of
+# the next larger tile: B passes once, and there is less to compile than with a function for each.
+TILE_ROWS = {STRIP_ROWS: (1, 2, 3, 4, 5, 6), WIDE_STRIP_ROWS: (1, 2, 3, 4, 6, 8, 12)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,26 +61,29 @@ class TileForm:
         return "%bpanel" if self.product.b_form == "rows" else w.extent(self.product.k.extent * PANEL)
 
     def parameters(self) -> list[tuple[str, str]]:
-        fixed = [("ptr", "a"), ("ptr", "b"), ("i64", "brow"), ("i64", "bpanel"), ("i64", "cols"), ("i64", "ldc")]
+        fixed = [("ptr", "a"), ("i64", "rows"), ("ptr", "b"), ("i64", "brow"), ("i64", "bpanel")]
+        fixed += [("i64", "cols"), ("i64", "ldc")]
         ahead = [("ptr", "ahead"), ("i64", "pace")] if self.fetches_ahead else []
         depth = [("i64", "depth")] if self.takes_depth else []
         return fixed + [("ptr", name[1:]) for name in self.pointers()] + ahead + depth
 
 
-def tiles_of(rows: int) -> tuple[int, ...]:
-    """The rows of the tiles that a strip of `rows` rows is computed by."""
-    return TILES.get(rows, (rows,))
+def fewest_rows(rows: int, strip_rows: int) -> int:
+    """The fewest rows of a strip that the tile of `rows` rows computes."""
+    return max((each for each in TILE_ROWS[strip_rows] if each < rows), default=0) + 1
 
 
 def tile_functions(kernel: KernelText, form: TileForm) -> None:
     """@tile<rows> for every tile that a strip of the product may have."""
-    for rows in TILE_ROWS:
-        if rows <= form.product.strip_rows:
-            tile_function(kernel, form, rows)
+    for rows in TILE_ROWS[form.product.strip_rows]:
+        tile_function(kernel, form, rows)
 
 
 def tile_function(kernel: KernelText, form: TileForm, rows: int) -> None:
-    """`void @tile<rows>(args, a, b, brow, bpanel, cols, ldc, streams..., ahead, pace)`: `rows` rows, `cols` columns."""
+    """`void @tile<size>(args, a, rows, b, brow, bpanel, cols, ldc, streams..., ahead, pace)`: `cols` columns of them.
+
+    The tile has room for more rows than the strip may have: those that are left repeat its last one.
+    """
     w = kernel.internal(f"{form.prefix}tile{rows}", form.parameters())
     panels = PANELS_TOGETHER[w.lanes][rows]
     last = w.binary("ashr", w.add("%cols", "-1"), "4")
@@ -111,9 +115,9 @@ def touch_results(w: Writer, form: TileForm, size: tuple[int, int], column: str)
         for stream, pointer in zip(epilogue.streams, epilogue.row_pointers(str(row))):
             if not stream.spans_columns or stream.row_stride == 0:
                 continue
-            start, use = w.at(pointer, column), "i32 1, i32 3" if stream.operation.op == "store" else "i32 0, i32 3"
+            start, is_written = w.at(pointer, column), stream.operation.op == "store"
             for panel in range(panels):
-                prefetch(w, w.at(start, str(panel * PANEL)), use)
+                w.function.prefetch(w.at(start, str(panel * PANEL)), FIRST_LEVEL, is_written)
 
 
 def _row_bases(w: Writer, form: TileForm, rows: int) -> list[str]:
@@ -122,7 +126,10 @@ def _row_bases(w: Writer, form: TileForm, rows: int) -> list[str]:
         return ["%a"]
     if form.packs_a:
         return [w.at("%a", str(r)) for r in range(rows)]
-    return [w.at("%a", w.mul(w.extent(form.a_row_stride), str(r))) for r in range(rows)]
+    fewest, stride = fewest_rows(rows, form.product.strip_rows), w.extent(form.a_row_stride)
+    last = w.add("%rows", "-1") if fewest < rows else ""
+    numbers = [str(r) if r < fewest else w.smaller(str(r), last) for r in range(rows)]
+    return [w.at("%a", w.mul(stride, number)) for number in numbers]
 
 
 def panel_bases(w: Writer, form: TileForm, panels: int, column: str, last: str) -> tuple[list[str], list[str]]:
@@ -247,11 +254,16 @@ def _store_to_strip(w: Writer, rows: int, numbers: list[str], accumulators: list
 def _finish(w: Writer, form: TileForm, rows: int, column: str, accumulators: list[Reg]) -> None:
     group = len(accumulators) // rows * w.lanes
     n = form.product.n.extent
-    if isinstance(n, int) and n % group == 0:
+    is_ragged = []
+    if not isinstance(n, int) or n % group != 0:
+        is_ragged.append(w.less("%cols", w.add(column, str(group))))
+    if fewest_rows(rows, form.product.strip_rows) < rows:
+        is_ragged.append(w.less("%rows", str(rows)))
+    if not is_ragged:
         _whole_group(w, form, rows, column, accumulators)
         return
     w.either(
-        w.less("%cols", w.add(column, str(group))),
+        is_ragged[0] if len(is_ragged) == 1 else w.function.raw(f"or i1 {is_ragged[0]}, {is_ragged[1]}"),
         lambda: _ragged_group(w, form, rows, column, accumulators),
         lambda: _whole_group(w, form, rows, column, accumulators),
     )
@@ -269,7 +281,7 @@ def _whole_group(w: Writer, form: TileForm, rows: int, column: str, accumulators
 
 
 def _ragged_group(w: Writer, form: TileForm, rows: int, column: str, accumulators: list[Reg]) -> None:
-    """Spills the group and lets `@edge` finish each of its valid panels."""
+    """Spills the group and lets `@edge` finish the rows of the strip in each of its valid panels."""
     spill = w.function.prologue(f"alloca [{len(accumulators) * w.lanes} x float], align 32")
     # Spilled as [panel][row][16], which is the order of the accumulators.
     for slot, value in enumerate(accumulators):
@@ -278,9 +290,10 @@ def _ragged_group(w: Writer, form: TileForm, rows: int, column: str, accumulator
 
     def panel(at: str) -> None:
         tile = w.at(spill, w.mul(w.sub(at, column), str(rows)))
-        w.function.do(f"call void @{form.prefix}edge(ptr %args, ptr {tile}, i64 {rows}, i64 {at}, i64 %cols{streams})")
+        w.function.do(f"call void @{form.prefix}edge(ptr %args, ptr {tile}, i64 %rows, i64 {at}, i64 %cols{streams})")
 
-    w.loop(column, "%cols", PANEL, panel)
+    after = w.add(column, str(len(accumulators) // rows * w.lanes))
+    w.loop(column, w.smaller(after, "%cols"), PANEL, panel)
 
 
 def edge_function(kernel: KernelText, form: TileForm) -> None:

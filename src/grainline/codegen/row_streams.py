@@ -11,7 +11,7 @@ from __future__ import annotations
 from grainline.base.dims import product
 from grainline.base.dtypes import BOOL, I64
 from grainline.codegen import memory
-from grainline.codegen.emit import FunctionText, Reg, constant, i64
+from grainline.codegen.emit import SECOND_LEVEL, FunctionText, Reg, constant, i64
 from grainline.codegen.evaluate import Evaluator
 from grainline.codegen.memory import LINE_BYTES
 from grainline.plan.row_schedule import RowPass, RowSchedule
@@ -69,7 +69,7 @@ class RowStreams:
             size = operation.view.dtype.size_bytes
             place = self.f.pointer(self.ev.address(operation), self.steps[id(operation)], size)
             for line in range(share * LINE_BYTES, self.lanes * size, sharing * LINE_BYTES):
-                self.f.prefetch(self.f.pointer(place, i64(line), 1))
+                self.f.prefetch(self.f.pointer(place, i64(line), 1), SECOND_LEVEL)
 
     def claim_results(self, row_pass: RowPass) -> None:
         """Asks for the lines that this pass writes soon."""
