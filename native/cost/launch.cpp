@@ -14,6 +14,12 @@ constexpr size_t kMostChoices = 160;   // 8 numbers of homes, at most 8 grains e
 
 int64_t ceil_div(int64_t value, int64_t unit) { return (value - 1) / unit + 1; }
 
+// Where every processor of an architecture must run the code, std::ceil is a call.
+int64_t rounded_up(double value) {
+  const auto whole = static_cast<int64_t>(value);
+  return whole + (static_cast<double>(whole) < value ? 1 : 0);
+}
+
 constexpr double kOverflow = 4;  // of what does not fit, see beyond
 
 // Of bytes that are walked through again and again, those that are not found in caches that hold
@@ -49,11 +55,12 @@ double finish(int64_t tasks, double each, double last, int64_t others, double de
   // others' tasks before that, counting suffices.
   const double fluid = (full + delay * speed) / (1 + speed);
   const double start = std::max(std::min(fluid, full) - theirs, 0.0);
-  const double mine = std::ceil(start / each);
-  const double rounds = start > delay ? std::ceil((start - delay) / theirs) : 0;
-  int64_t left = tasks - static_cast<int64_t>(mine) - others * static_cast<int64_t>(rounds);
-  double caller = mine * each;
-  double earliest = delay + rounds * theirs;  // when the first of the others is free
+  const int64_t mine = rounded_up(start / each);
+  const int64_t rounds = start > delay ? rounded_up((start - delay) / theirs) : 0;
+  int64_t left = tasks - mine - others * rounds;
+  double caller = static_cast<double>(mine) * each;
+  // When the first of the others is free.
+  double earliest = delay + static_cast<double>(rounds) * theirs;
   double latest = rounds > 0 ? earliest : 0;
   while (left > 0) {
     if (caller <= earliest) {

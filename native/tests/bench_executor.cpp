@@ -1,14 +1,12 @@
 // Prints what the executors cost per empty node, per edge between workers, and what the exact
 // relations cost per event. Medians of many rounds, in nanoseconds. No test.
 #include <algorithm>
-#include <atomic>
 #include <cstdio>
 #include <random>
-#include <thread>
 #include <vector>
 
 #include "base/clock.h"
-#include "base/relax.h"
+#include "line_transfer.h"
 #include "program_fixture.h"
 #include "threads/topology.h"
 
@@ -73,33 +71,6 @@ void bench_nodes() {
     row("  priority topological, random edges",
         per_node(graph, {ExecutorKind::priority_topological, 0, 1}));
   }
-}
-
-// What a crossing edge cannot go below: a line that two threads write in turn, per crossing,
-// without an executor. The second thread keeps off the processor of the first, as the memory worker
-// does.
-double line_transfer_ns() {
-  constexpr uint32_t kTurns = 20'000;
-  alignas(64) std::atomic<uint32_t> ball{0};
-  std::atomic<bool> is_over{false};
-  const int here = current_processor();
-  std::thread other([&] {
-    avoid_processor(0, here, -1);
-    while (!is_over.load(std::memory_order_relaxed))
-      if (const uint32_t turn = ball.load(std::memory_order_acquire); turn % 2 == 1)
-        ball.store(turn + 1, std::memory_order_release);
-      else
-        cpu_relax();
-  });
-  const double ns = median_ns(31, kTurns, [&] {
-    for (uint32_t turn = 0; turn < kTurns; turn += 2) {
-      ball.store(turn + 1, std::memory_order_release);
-      while (ball.load(std::memory_order_acquire) != turn + 2) cpu_relax();
-    }
-  });
-  is_over.store(true, std::memory_order_relaxed);
-  other.join();
-  return ns;
 }
 
 // When each node of a chain ran, and on which processor: the gap between the end of a node and the

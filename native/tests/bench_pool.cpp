@@ -1,7 +1,5 @@
 // Prints what a dispatch costs the caller: inline, to a spinning thread, to a sleeping one; and the
 // fast paths of the allocators. Medians of many rounds, in nanoseconds. No test.
-#include <pthread.h>
-#include <sched.h>
 #include <time.h>
 
 #include <algorithm>
@@ -9,12 +7,12 @@
 #include <cstdio>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/relax.h"
 #include "cost/launch.h"
+#include "line_transfer.h"
 #include "memory/host_memory.h"
 #include "memory/output_pool.h"
 #include "memory/span_allocator.h"
@@ -62,50 +60,6 @@ TileKernel hidden(TileKernel kernel) {
   return pointer;
 }
 
-// The first two processors that this thread may use; the second is -1 where there is one only.
-std::pair<int, int> two_processors(const cpu_set_t& allowed) {
-  int found[2] = {-1, -1}, count = 0;
-  for (int cpu = 0; cpu < CPU_SETSIZE && count < 2; ++cpu)
-    if (CPU_ISSET(cpu, &allowed)) found[count++] = cpu;
-  return {found[0], found[1]};
-}
-
-void stay_on(int processor) {
-  cpu_set_t only;
-  CPU_ZERO(&only);
-  CPU_SET(processor, &only);
-  pthread_setaffinity_np(pthread_self(), sizeof only, &only);
-}
-
-// Half of the round trip of one cache line between two threads, each on a processor of its own:
-// no hand-over takes less than two of them, one to say that there is work and one to say that it
-// is done. Siblings of one core take much less than two cores.
-double line_transfer_ns() {
-  cpu_set_t allowed;
-  pthread_getaffinity_np(pthread_self(), sizeof allowed, &allowed);
-  const auto [here, there] = two_processors(allowed);
-  if (there < 0) return 0;
-  constexpr int kRounds = 101, kTrips = 1000;
-  alignas(64) std::atomic<int> turn{0};
-  std::thread other([&, there = there] {
-    stay_on(there);
-    for (int next = 1; next <= 2 * kRounds * kTrips; next += 2) {
-      while (turn.load(std::memory_order_acquire) != next) cpu_relax();
-      turn.store(next + 1, std::memory_order_release);
-    }
-  });
-  stay_on(here);
-  int now = 0;
-  const double trip = median_ns(kRounds, kTrips, [&] {
-    turn.store(++now, std::memory_order_release);
-    ++now;
-    while (turn.load(std::memory_order_acquire) != now) cpu_relax();
-  });
-  other.join();
-  pthread_setaffinity_np(pthread_self(), sizeof allowed, &allowed);
-  return trip / 2;
-}
-
 void bench_dispatch() {
   Pool& pool = Pool::process();
   const TileKernel empty = hidden(&nothing);
@@ -117,7 +71,7 @@ void bench_dispatch() {
   row("run scope", median_ns(101, 10000, [] { const RunScope run; }));
   {
     const RunScope run;
-    const double transfer = line_transfer_ns();
+    const double transfer = test::line_transfer_ns();
     row("a cache line from one processor to the other", transfer);
     row("the floor of a hand-over: it goes there and back", 2 * transfer);
     pool.dispatch(two);
