@@ -81,8 +81,10 @@ def shift(function: Callable[[Array, Array], Array]) -> Callable[[Array, Array],
 
     def shifted(a: Array, b: Array) -> Array:
         width = a.dtype.itemsize * 8
-        safe = np.minimum(b, width - 1)
-        return np.where(b >= width, a.dtype.type(0), function(a, safe))
+        is_beyond = b >= width
+        if not np.any(is_beyond):
+            return function(a, b)
+        return np.where(is_beyond, a.dtype.type(0), function(a, np.minimum(b, width - 1)))
 
     return shifted
 
