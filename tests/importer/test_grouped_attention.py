@@ -243,6 +243,28 @@ def test_feeds_that_do_not_fit_are_errors(name: str) -> None:
         mine.run({**feeds, name: feeds[name][:1]})
 
 
+@pytest.mark.parametrize("name", [name for name in INPUTS if name not in ("seqlens", "total")])
+@pytest.mark.parametrize("dtype", [np.int32, np.float64, np.bool_, np.float16])
+def test_operands_of_another_type_are_named(dtype: type, name: str) -> None:
+    case = Case(2, 1, 16, 1, (6, 4), 5, is_rotary=True)
+    feeds = feeds_of(np.random.default_rng(13), case)
+    feeds["bias"], feeds["sink"] = np.zeros((2, 1, 1, 6), np.float32), np.zeros(2, np.float32)
+    feeds["position_ids"] = np.zeros((2, 1), np.int64)
+    feeds[name] = feeds[name].astype(dtype)
+    with pytest.raises(UnsupportedError, match=r"GroupQueryAttention.*only"):
+        grainline.load(built(case, feeds).SerializeToString())
+
+
+@pytest.mark.parametrize("name", ["query", "past_key", "past_value", "cos", "sin", "bias"])
+def test_operands_of_another_rank_are_errors(name: str) -> None:
+    case = Case(2, 1, 16, 1, (6, 4), 5, is_rotary=True)
+    feeds = feeds_of(np.random.default_rng(14), case)
+    feeds["bias"] = np.zeros((2, 1, 1, 6), np.float32)
+    feeds[name] = feeds[name][..., np.newaxis]
+    with pytest.raises(ModelError, match="only"):
+        grainline.load(built(case, feeds).SerializeToString())
+
+
 def test_what_is_not_carried_is_named() -> None:
     rng = np.random.default_rng(12)
     case = Case(2, 1, 16, 1, (6, 4), 5)

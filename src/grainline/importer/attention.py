@@ -130,6 +130,7 @@ def join(b: Builder, parts: Sequence[Value], axis: int) -> Value:
     """The parts one after the other along `axis`."""
     shape = list(b.shape(parts[0]))
     for part in parts[1:]:
+        only(part, parts[0].dtype)
         shape[axis] = shape[axis] + b.shape(part)[axis]
         for other in (other for other in range(len(shape)) if other != axis):
             b.equate(shape[other], b.shape(part)[other], "past and present differ in their extents")

@@ -50,7 +50,11 @@ def group_query_attention(b: Builder, call: Call) -> list[Value | None]:
     if (pasts[0] is None) != (pasts[1] is None):
         raise ModelError("past keys and past values come together", node=call.label)
     total = _total(b, call)
-    room: Extent = 0 if pasts[0] is None else _rank_four(b, pasts[0])[2]
+    for past in pasts:
+        if past is not None:
+            only(past, F32)
+            _of_rank(b, call, past, 4)
+    room: Extent = 0 if pasts[0] is None else b.shape(pasts[0])[2]
     capacity = extents.maximum(room, total)
     is_prompt = b.binary("eq", _number(b, length), _number(b, total))
     before = _before(b, call, batch, length, is_prompt)
@@ -100,14 +104,6 @@ def _projected(b: Builder, call: Call, heads: int, groups: int) -> tuple[Value, 
 def _of_rank(b: Builder, call: Call, x: Value, rank: int) -> None:
     if b.rank(x) != rank:
         raise ModelError("an operand has another rank", node=call.label, expected=rank, found=b.rank(x))
-
-
-def _rank_four(b: Builder, past: Value) -> tuple[Extent, ...]:
-    only(past, F32)
-    shape = b.shape(past)
-    if len(shape) != 4:
-        raise ModelError("a cache has four axes", node=b.node_name or b.stem, found=shape)
-    return tuple(shape)
 
 
 def _total(b: Builder, call: Call) -> Extent:
