@@ -250,15 +250,22 @@ def gelu_tanh(b: Builder, x: Value) -> Value:
 
 
 def fast_gelu(b: Builder, call: Call) -> list[Value | None]:
-    x = call.input(0)
-    only(x, *FLOATS)
-    bias = call.optional(1)
-    return [gelu_tanh(b, x if bias is None else b.binary("add", x, bias))]
+    return [gelu_tanh(b, _biased(b, call.input(0), call.optional(1)))]
 
 
 def bias_gelu(b: Builder, call: Call) -> list[Value | None]:
-    only(call.input(0), *FLOATS)
-    return [gelu_erf(b, b.binary("add", call.input(0), call.input(1)))]
+    return [gelu_erf(b, _biased(b, call.input(0), call.input(1)))]
+
+
+def _biased(b: Builder, x: Value, bias: Value | None) -> Value:
+    """x plus a number for each of its columns."""
+    only(x, *FLOATS)
+    if bias is None:
+        return x
+    if b.rank(x) == 0:
+        raise ModelError("a scalar has no columns", node=b.node_name or b.stem)
+    b.vector(bias, b.shape(x)[-1])
+    return b.binary("add", x, bias)
 
 
 def quick_gelu(b: Builder, call: Call, x: Value) -> Value:

@@ -94,6 +94,9 @@ def skip_layer_normalization(b: Builder, call: Call) -> list[Value | None]:
     beta = None if simple else call.optional(3)
     bias = call.optional(bias_at)
     _only_float(x, skip, gamma, beta, bias)
+    for parameter in (gamma, beta, bias):
+        if parameter is not None:
+            b.vector(parameter, b.shape(x)[-1])
     total = b.binary("add", x, skip)
     if bias is not None:
         total = b.binary("add", total, bias)
