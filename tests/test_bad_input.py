@@ -243,6 +243,21 @@ def test_bad_feeds_are_named(pair: grainline.Model, feeds: dict[str, Any], words
         assert any(choice in message for choice in word.split("|")), f"{message!r} does not say {word}"
 
 
+@pytest.mark.parametrize("feeds", [None, 5, "left", b"left", ["left"], [(1, 2, 3)], {"left"}, iter([1]), object()])
+@pytest.mark.parametrize("how", ["run", "chosen", "session", "chosen of a session"])
+def test_what_is_no_mapping_is_refused_as_the_peer_does(how: str, feeds: Any, model: Maker) -> None:
+    data = relu_model(model).SerializeToString()
+    run: Callable[[Any], Any] = {
+        "run": grainline.load(data).run,
+        "chosen": lambda given: grainline.load(data).run(given, ["y"]),
+        "session": lambda given: grainline.InferenceSession(data).run(None, given),
+        "chosen of a session": lambda given: grainline.InferenceSession(data).run(["y"], given),
+    }[how]
+    with pytest.raises(AttributeError, match="feeds map input names to arrays"):
+        run(feeds)
+    assert run({"x": -np.ones((1, 4), np.float32)})[0].tolist() == [[0, 0, 0, 0]]
+
+
 def test_a_feed_that_has_no_room_for_a_dense_copy_is_named(pair: grainline.Model) -> None:
     """A view may show more elements than memory holds."""
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)

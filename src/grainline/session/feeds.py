@@ -11,6 +11,9 @@ from grainline.base.errors import FeedError
 from grainline.session.options import NodeArg
 from grainline.session.values import OrtValue, numpy_dtype
 
+#: what a run raises before it starts: the feeds do not fit, or are no mapping of names to arrays
+REFUSALS = (FeedError, TypeError, ValueError)
+
 
 def normalised(feeds: Any, inputs: list[NodeArg]) -> Any:
     """`feeds` itself when all its values are arrays already, else a dict with arrays; FeedError names a bad one."""

@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from grainline.base.errors import Cancelled, FeedError, GrainlineError, KernelError, OptionError
+from grainline.base.errors import Cancelled, GrainlineError, KernelError, OptionError
 from grainline.base.knobs import Options
 from grainline.session.binding import IOBinding
+from grainline.session.feeds import REFUSALS
 from grainline.session.model import Model, Source
 from grainline.session.options import (
     ExecutionMode,
@@ -68,7 +69,7 @@ class InferenceSession:
             return self._model.run_chosen(input_feed, output_names)
         try:
             return self._execute(input_feed, None)
-        except (FeedError, KernelError, TypeError):  # again, with everything that helps a refused or failed run
+        except (*REFUSALS, KernelError):  # again, with everything that helps a refused or failed run
             return self._model.run(input_feed)
 
     def _run_with_options(self, output_names: Any, input_feed: Any, run_options: RunOptions) -> list[np.ndarray]:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from grainline.base.errors import FeedError, KernelError, ModelError
+from grainline.base.errors import KernelError, ModelError
 from grainline.base.knobs import Options
-from grainline.session.feeds import checked_outputs, normalised
+from grainline.session.feeds import REFUSALS, checked_outputs, normalised
 from grainline.session.options import NodeArg, onnx_type
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Model:
             return self.run_chosen(feeds, outputs)
         try:
             return self._execute(feeds, None)
-        except (FeedError, TypeError):
+        except REFUSALS:
             return self._run_again(feeds, None)
         except KernelError as error:
             raise self._compiled.blamed(error, feeds) from error.__cause__
@@ -68,7 +68,7 @@ class Model:
         names = outputs if is_plain else checked_outputs(outputs, self.outputs)
         try:
             return self._execute(feeds, names, **cancel)
-        except (FeedError, TypeError):
+        except REFUSALS:
             return self._run_again(feeds, names, **cancel)
         except KernelError as error:
             raise self._compiled.blamed(error, feeds) from error.__cause__
