@@ -323,6 +323,10 @@ class FunctionText:
         """
         return self.reg(f'call i64 asm "", "=r,0"({self.binary("add", place, step).typed})', I64)
 
+    def unmerged(self, pointer: str) -> str:
+        """The same address; what is read there is not found equal to what is read through another name."""
+        return self.raw(f'call ptr asm "", "=r,0"(ptr {pointer})', "p")
+
     def block(self, label: str) -> None:
         """Starts a block; the current one must have been closed by a branch."""
         self._lines.append(f"{label}:")

@@ -108,7 +108,7 @@ def _steps(
     """
     current, (rows, bases, share), f = list(sums), reads, w.function
     if share is not None and count:
-        fetch(w, share, places[2].text, len(bases), count)
+        fetch(w, share, places[2].text, len(bases) * count)
     a = f.raw(f"inttoptr i64 {places[0].text} to ptr")
     for step in range(count):
         lines = []

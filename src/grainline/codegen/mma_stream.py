@@ -24,6 +24,8 @@ CHUNK_STEPS = 768
 THREE_ROW_PANELS = 6
 # Tiles of fewer rows do so little per line that fetching costs more than it saves; they read many streams at once.
 FETCHING_ROWS = 3
+# The largest multiple that an address takes.
+SCALED_PACES = 8
 
 
 def chunk_panels(product: Product) -> int:
@@ -41,10 +43,14 @@ def fetches_ahead(product: Product) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a call of a tile function fetches: `pace` bytes per panel and step of k, from `start` on. 0: nothing."""
+    """What a call of a tile function fetches: `pace` bytes per panel and step of k, from `start` on. 0: nothing.
+
+    `odd` are 1, 3, 5 and 7 paces, for those who step through it: an address may add 1, 2, 4 or 8 times a number.
+    """
 
     start: str
     pace: str
+    odd: tuple[str, ...] = ()
 
     def arguments(self) -> str:
         return f", ptr {self.start}, i64 {self.pace}"
@@ -92,16 +98,21 @@ def shares(
 def group_share(w: Writer, k_extent: int | Expr, column: str) -> Share:
     """Inside a tile function: what the group of panels at `column` fetches."""
     lines = w.mul(w.extent(k_extent), w.binary("lshr", column, "4"))
-    return Share(w.function.pointer("%ahead", Reg(w.mul(lines, "%pace"), I64), 1), "%pace")
+    start = w.function.pointer("%ahead", Reg(w.mul(lines, "%pace"), I64), 1)
+    return Share(start, "%pace", tuple(w.mul("%pace", str(number)) for number in range(1, SCALED_PACES, 2)))
 
 
-def fetch(w: Writer, share: Share, place: str, panels: int, steps: int) -> None:
-    """Fetches what belongs to `steps` steps of k, from byte `place` of a share on.
+def fetch(w: Writer, share: Share, place: str, paces: int) -> None:
+    """Fetches `paces` paces of a share, from byte `place` on.
 
     Far from the first level: that one holds the rows of A.
     """
     address = w.function.pointer(share.start, Reg(place, I64), 1)
-    for number in range(panels * steps):
-        if number:
-            address = w.function.pointer(address, Reg(share.pace, I64), 1)
-        w.function.prefetch(address, FAR)
+    for number in range(paces):
+        rest = number % SCALED_PACES
+        if rest == 0:
+            address = w.function.pointer(address, Reg(share.pace, I64), SCALED_PACES) if number else address
+            w.function.prefetch(address, FAR)
+            continue
+        scale = rest & -rest
+        w.function.prefetch(w.function.pointer(address, Reg(share.odd[rest // scale // 2], I64), scale), FAR)

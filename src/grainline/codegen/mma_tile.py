@@ -157,8 +157,8 @@ def _contract(w: Writer, form: TileForm, a_rows: list[str], bases: list[str], sh
         first = [Reg(w.mul(start, stride), I64) for stride in strides]
         return w.function.loop(Reg(start, I64), Reg(stop, I64), unroll, [*first, *initial], steps)[len(strides) :]
 
-    # So many FMAs hide the loop; those of one panel of two vectors are over soon.
-    unroll = 4 if len(bases) == 1 else 1 if len(accumulators) >= 12 else 2
+    # Those of few accumulators are not many: their FMAs hide the loop, but only on a core of its own.
+    unroll = 2 if len(bases) > 1 and len(accumulators) < 12 else 4
     depth = "%depth" if form.takes_depth else w.extent(extent)
     whole = w.round_down(depth, unroll)
     accumulators = run("0", whole, unroll, accumulators)
@@ -192,24 +192,39 @@ def _k_steps(
     if count == 0:
         return current
     a_step, b_row = _strides(w, form, (a_rows, bases, None))
-    a_starts = [w.at(row, places[0]) for row in a_rows]
+    a_starts = _row_starts(w, form, a_rows, places[0], len(bases))
     b_starts = [w.at(base, places[1]) for base in bases]
     if share is not None:
-        fetch(w, share, places[2], len(bases), count)
+        fetch(w, share, places[2], len(bases) * count)
     for step in range(count):
         rows_of_b = [w.at(start, w.mul(b_row, str(step))) for start in b_starts]
-        _one_k(w, [w.at(a, w.mul(a_step, str(step))) for a in a_starts], rows_of_b, current)
+        rows_of_a = [[w.at(start, w.mul(a_step, str(step))) for start in starts] for starts in a_starts]
+        _one_k(w, rows_of_a, rows_of_b, current)
     return current
 
 
-def _one_k(w: Writer, a: list[str], b: list[str], accumulators: list[Reg]) -> None:
-    """One step of k, from the addresses of a scalar per row and of a row per panel.
+def _row_starts(w: Writer, form: TileForm, a_rows: list[str], place: str, panels: int) -> list[list[str]]:
+    """For each row the addresses of A at `place`: one, or one for each panel.
+
+    A scalar that a single FMA reads is part of its instruction (AVX-512), one that serves several panels is loaded by
+    an instruction before them. Every other row of a packed strip is read by each panel for itself: a sixth of all
+    instructions less, which a core whose other thread is busy would have no time to issue; more of them, and loads set
+    the pace.
+    """
+    if not form.packs_a or w.lanes < 16 or len(a_rows) <= panels:
+        return [[w.at(row, place)] for row in a_rows]
+    starts = [w.function.unmerged(w.at(a_rows[0], place)) for _ in range(panels)]
+    return [[w.at(start, str(row)) for start in (starts[:1] if row % 2 else starts)] for row in range(len(a_rows))]
+
+
+def _one_k(w: Writer, a: list[list[str]], b: list[str], accumulators: list[Reg]) -> None:
+    """One step of k, from the addresses of a scalar per row (for all panels, or for each) and of a row per panel.
 
     What there is less of stays in registers, the rest comes one by one: the accumulators leave few registers.
     """
 
-    def scalar(row: int) -> Reg:
-        return w.function.splat(w.load_scalar(a[row]), w.lanes)
+    def scalars(row: int) -> list[Reg]:
+        return [w.function.splat(w.load_scalar(address), w.lanes) for address in a[row]]
 
     def vectors(panel: int) -> list[Reg]:
         return [w.load_vector(w.at(b[panel], str(part * w.lanes))) for part in range(w.parts)]
@@ -220,17 +235,17 @@ def _one_k(w: Writer, a: list[str], b: list[str], accumulators: list[Reg]) -> No
             accumulators[slot] = w.function.fma(left, vector, accumulators[slot])
 
     if len(a) <= len(b) * w.parts:
-        scalars = [scalar(row) for row in range(len(a))]
+        column = [scalars(row)[0] for row in range(len(a))]
         for panel in range(len(b)):
             right = vectors(panel)
-            for row, left in enumerate(scalars):
+            for row, left in enumerate(column):
                 multiply(row, panel, left, right)
         return
     panels = [vectors(panel) for panel in range(len(b))]
     for row in range(len(a)):
-        left = scalar(row)
+        lefts = scalars(row)
         for panel, right in enumerate(panels):
-            multiply(row, panel, left, right)
+            multiply(row, panel, lefts[panel % len(lefts)], right)
 
 
 def finish_group(w: Writer, form: TileForm, rows: int, place: tuple[str, list[str]], accumulators: list[Reg]) -> None:
