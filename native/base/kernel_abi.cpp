@@ -9,6 +9,8 @@ Status status_of_fault(int32_t fault) {
       return Status(StatusCode::out_of_bounds, "the kernel met an index outside its tensor");
     case KernelFault::divide_by_zero:
       return Status(StatusCode::divide_by_zero, "the kernel met an integer division by zero");
+    case KernelFault::interrupted:
+      return Status(StatusCode::cancelled, "the run was cancelled");
   }
   return Status(StatusCode::kernel_failed, "the kernel returned " + std::to_string(fault));
 }

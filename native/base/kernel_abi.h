@@ -16,6 +16,7 @@ using TileKernel = int32_t (*)(const uint64_t* args, int64_t begin, int64_t end,
 enum class KernelFault : int32_t {
   index_out_of_bounds = 1,
   divide_by_zero = 2,
+  interrupted = -1,  // no kernel says so: the pool, when it was told to leave the rest
 };
 
 // 0 -> ok; known faults -> their own code; anything else -> kernel_failed with the number.

@@ -111,6 +111,7 @@ Status Executor::run(RunState& state) {
   state.is_cancellable = state.terminate != nullptr;
   if (!state.is_cancellable) state.terminate = &kNeverTerminate;
   state.last_poll_ns_ = 0;
+  state.was_interrupted_.store(false, std::memory_order_relaxed);
   state.failed_node = -1;
   active_runs_.fetch_add(1, std::memory_order_relaxed);
   bool has_failed = state.walk->run(state);

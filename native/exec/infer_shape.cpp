@@ -255,6 +255,10 @@ void RunState::tile_launch(size_t launch, int homes) {
                         nullptr,
                         stride};
   costs_ps[launch] = value(best->cost_ps);
+  if (costs_ps[launch] > kLongLaunchPs) {
+    dispatches[launch].interrupt = stream->is_inline() ? &by_caller_ : &by_stream_;
+    dispatches[launch].look_every = value(best->blocks) / (costs_ps[launch] / kLookEveryPs) + 1;
+  }
   variants[launch] = best - &p.variants[static_cast<size_t>(row.variant_begin)];
   homes_wanted = std::max(homes_wanted, choice.homes);
   argument += row.view_end - row.view_begin;

@@ -164,7 +164,7 @@ void RunState::clean_up() {
     if (copies[tensor].block != nullptr)
       give_back(static_cast<int32_t>(program_->tensor_copies[tensor].target),
                 std::exchange(copies[tensor].block, nullptr));
-  if (streams) static_cast<void>(streams->synchronize());  // what was freed goes home
+  if (streams) static_cast<void>(streams->synchronize(nullptr));  // what was freed goes home
   drop_outputs();
 }
 
@@ -178,16 +178,17 @@ void RunState::drop_outputs() {
   }
 }
 
-void RunState::await_device() {
-  if (streams) return streams->await();
+void RunState::await_device(const Interrupt* asked) {
+  if (streams) return streams->await(asked);
   if (stream->is_inline() || !stream->record(looked_at).is_ok()) return;
-  static_cast<void>(looked_at.synchronize());
+  static_cast<void>(synchronize_asking(looked_at, asked));
 }
 
 void RunState::await_contents(int64_t slot) {
   const SlotRow& row = program_->slots[static_cast<size_t>(slot)];
   const auto kind = static_cast<SlotKind>(row.kind);
-  if (!row.is_on_host && (kind == SlotKind::memory || kind == SlotKind::output)) await_device();
+  if (!row.is_on_host && (kind == SlotKind::memory || kind == SlotKind::output))
+    await_device(&by_caller_);
 }
 
 void RunState::log_commands(CommandLog* log) {
@@ -248,6 +249,21 @@ bool RunState::poll() {
   if (now_ns - last_poll_ns_ < kSignalEveryNs) return false;
   last_poll_ns_ = now_ns;
   return is_interrupted();
+}
+
+// Relaxed all: flags that carry no data.
+bool RunState::is_over_for_stream(void* state) {
+  const auto& self = *static_cast<const RunState*>(state);
+  return self.was_interrupted_.load(std::memory_order_relaxed) ||
+         self.terminate->load(std::memory_order_relaxed) != 0;
+}
+
+bool RunState::is_over_for_caller(void* state) {
+  auto& self = *static_cast<RunState*>(state);
+  if (is_over_for_stream(state)) return true;
+  if (!self.poll()) return false;
+  self.was_interrupted_.store(true, std::memory_order_relaxed);
+  return true;
 }
 
 }  // namespace grainline

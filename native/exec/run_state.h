@@ -97,7 +97,7 @@ class RunState {
   void drop_outputs();
   // For who looks at memory in the middle of a run: waits until what was submitted is done. What
   // failed is reported by the end of the run.
-  void await_device();
+  void await_device() { await_device(nullptr); }
   // For a switch, which reads the slot: does so where the device may be writing it still.
   void await_contents(int64_t slot);
   // Counters of the run that ended at now_ns; gives memory back after a spike.
@@ -108,8 +108,10 @@ class RunState {
   AllocatorStatistics statistics() const;
   // Of all streams; between runs. See Stream::log_commands.
   void log_commands(CommandLog* log);
-  // Waits for all streams. The first failure.
-  Status synchronize() { return streams ? streams->synchronize() : stream->synchronize(); }
+  // Waits for all streams, unless the user wants the run to end before. The first failure.
+  Status synchronize() {
+    return streams ? streams->synchronize(&by_caller_) : synchronize_asking(*stream, &by_caller_);
+  }
   // Of the memory blocks in use. Any thread; relaxed: a number for observers.
   size_t live_bytes() const { return live_bytes_.load(std::memory_order_relaxed); }
   // The most memory that a run of the last one or two windows of kWindowNs used at a time.
@@ -170,6 +172,9 @@ class RunState {
   static constexpr int64_t kPollEveryPs = 20'000'000;
   static constexpr int64_t kMinCharge = kPollEveryPs / 64;
   static constexpr int64_t kSignalEveryNs = 50'000'000;
+  // Of one thread: a launch that takes longer can be left in between, about so often.
+  static constexpr int64_t kLongLaunchPs = 20'000'000'000;
+  static constexpr int64_t kLookEveryPs = 2'000'000'000;
   // Long enough that shapes which take turns keep their memory.
   static constexpr int64_t kWindowNs = 2'000'000'000;
   static constexpr size_t kSlackBytes = 16 << 20;
@@ -185,6 +190,9 @@ class RunState {
   void give_back(int32_t slot, MemoryBlock* block);
   void set_live_bytes(size_t bytes) { live_bytes_.store(bytes, std::memory_order_relaxed); }
   bool poll();
+  static bool is_over_for_caller(void* state);
+  static bool is_over_for_stream(void* state);
+  void await_device(const Interrupt* asked);
   bool observe(const Group& group, size_t index);
   bool evaluate(const Group& group);
   bool report_bad_value(size_t instruction);
@@ -208,7 +216,11 @@ class RunState {
   int tiled_homes_ = 0;             // homes_allowed that the tilings were made with
   bool is_splittable_ = true;       // some launch is large enough for homes_allowed to matter
   int64_t poll_budget_ps_ = 0;
-  int64_t last_poll_ns_ = 0;           // 0: not polled in this run
+  int64_t last_poll_ns_ = 0;  // 0: not polled in this run
+  // The caller met a signal. Read by threads of streams; relaxed: it carries no data.
+  std::atomic<bool> was_interrupted_{false};
+  // Who works on launches of an inline stream, or waits; and who works for another stream.
+  const Interrupt by_caller_{is_over_for_caller, this}, by_stream_{is_over_for_stream, this};
   std::atomic<size_t> live_bytes_{0};  // written by the memory worker alone
   size_t peak_bytes_ = 0;
   int64_t window_begin_ns_ = 0;

@@ -25,7 +25,7 @@ RunStreams::RunStreams(Device& device, Stream& first, CachingAllocator& first_al
   memory_.emplace(lower, events);
 }
 
-RunStreams::~RunStreams() { static_cast<void>(synchronize()); }
+RunStreams::~RunStreams() { static_cast<void>(synchronize(nullptr)); }
 
 Status RunStreams::send(size_t stream, size_t event) {
   Status status = streams_[stream]->record(*events_[event]);
@@ -39,19 +39,20 @@ Status RunStreams::wait(size_t stream, size_t event) {
   return status;
 }
 
-Status RunStreams::synchronize() {
+Status RunStreams::synchronize(const Interrupt* asked) {
   Status first;
   for (Stream* stream : streams_)
-    if (Status status = stream->synchronize(); first.is_ok()) first = std::move(status);
+    if (Status status = synchronize_asking(*stream, asked); first.is_ok())
+      first = std::move(status);
   Status settled = memory_->synchronize();  // nothing is left to wait for
   return first.is_ok() ? std::move(settled) : std::move(first);
 }
 
-void RunStreams::await() {
+void RunStreams::await(const Interrupt* asked) {
   for (size_t number = 0; number < streams_.size(); ++number) {
     if (streams_[number]->is_inline()) continue;
     if (streams_[number]->record(*looked_at_[number]).is_ok())
-      static_cast<void>(looked_at_[number]->synchronize());
+      static_cast<void>(synchronize_asking(*looked_at_[number], asked));
   }
 }
 

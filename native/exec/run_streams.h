@@ -13,8 +13,21 @@
 
 namespace grainline {
 
+// Waits for a stream or an event, and asks kLookEveryNs apart.
+template <typename Waited>
+Status synchronize_asking(Waited& waited, const Interrupt* asked) {
+  constexpr int64_t kLookEveryNs = 50'000'000;
+  if (asked == nullptr) return waited.synchronize(kNoTimeout);
+  for (;;) {
+    Status status = waited.synchronize(kLookEveryNs);
+    if (status.code() != StatusCode::timed_out) return status;
+    static_cast<void>(asked->is_due(asked->context));
+  }
+}
+
 // Memory and events are touched by one thread at a time (the memory worker's); any thread may
 // submit to a stream.
+// What waits asks an Interrupt now and then, which stops by itself what it waits for; null: nobody.
 class RunStreams {
  public:
   // Stream 0 and its allocator are the run's own and outlive this.
@@ -31,9 +44,9 @@ class RunStreams {
   Status wait(size_t stream, size_t event);
 
   // Waits for all streams, whatever fails, then every freed block is home. The first failure.
-  Status synchronize();
+  Status synchronize(const Interrupt* asked);
   // Waits for what was submitted; failures stay for synchronize.
-  void await();
+  void await(const Interrupt* asked);
 
   void log_commands(CommandLog* log);
 

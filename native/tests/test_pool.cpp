@@ -115,6 +115,60 @@ TEST_OF_BOTH_POOLS(scratch_is_private_to_each_home) {
   }
 }
 
+// The caller is asked to go on or not; pool threads see its answer.
+TEST_OF_BOTH_POOLS(an_interrupt_ends_a_dispatch_between_pieces) {
+  const PretendProcessors four(4);
+  static std::atomic<int64_t> done;
+  static int looks_left;
+  static std::thread::id caller;
+  caller = std::this_thread::get_id();
+  const TileKernel kernel = [](const uint64_t*, int64_t begin, int64_t end, void*) -> int32_t {
+    done.fetch_add(end - begin);
+    return 0;
+  };
+  const Interrupt interrupt{[](void*) {
+                              EXPECT(std::this_thread::get_id() == caller, "the caller is asked");
+                              return looks_left-- == 0;
+                            },
+                            nullptr};
+  constexpr int64_t kBlocks = int64_t{1} << 40;
+  for (int homes : {1, 2, 4})
+    for (int64_t grain : {int64_t{1} << 10, kBlocks / 8, kBlocks}) {
+      done = 0;
+      looks_left = 5;
+      Dispatch whole{kernel, nullptr, kBlocks, grain, homes, nullptr, 0, &interrupt, 10};
+      const auto interrupted = static_cast<int32_t>(KernelFault::interrupted);
+      EXPECT(Pool::process().dispatch(whole) == interrupted, "it says so");
+      EXPECT(looks_left == -1, "nobody is asked again");
+      EXPECT(done >= 60 && done < kBlocks / 2,
+             "six pieces of the caller, and no more from then on");
+      Counting after(100);
+      EXPECT(Pool::process().dispatch(after.dispatch(1, homes)) == 0, "the next dispatch works");
+      EXPECT(after.every_block_once(), "and runs everything");
+    }
+  InlineStream stream;
+  looks_left = 0;
+  EXPECT(stream.launch({kernel, nullptr, 9, 9, 1, nullptr, 0, &interrupt, 2}, {}, {}).code() ==
+             StatusCode::cancelled,
+         "a stream says it as a status");
+}
+
+TEST_OF_BOTH_POOLS(pieces_are_every_block_exactly_once) {
+  const PretendProcessors many(8);
+  const Interrupt never{[](void*) { return false; }, nullptr};
+  for (int64_t blocks : {0, 1, 7, 64, 257, 1000})
+    for (int64_t grain : {1, 3, 16, 1000})
+      for (int64_t look_every : {int64_t{0}, int64_t{1}, int64_t{2}, int64_t{5}, INT64_MAX})
+        for (int homes : {1, 2, 5}) {
+          Counting work(blocks);
+          Dispatch pieces = work.dispatch(grain, homes);
+          pieces.interrupt = &never;
+          pieces.look_every = look_every;
+          EXPECT(Pool::process().dispatch(pieces) == 0, "no fault");
+          EXPECT(work.every_block_once(), "every block exactly once");
+        }
+}
+
 TEST_OF_BOTH_POOLS(first_fault_is_returned_and_the_rest_skipped) {
   const PretendProcessors four(4);
   static std::atomic<int64_t> done;

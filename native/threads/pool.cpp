@@ -51,7 +51,15 @@ int32_t Pool::dispatch_parallel(const Dispatch& d) noexcept {
     unlock();
     return run_whole(d);
   }
-  const Job job{d.fn, d.args, d.blocks, grain, tasks, d.scratch, d.scratch_stride, homes};
+  const Job job{d.fn,
+                d.args,
+                d.blocks,
+                grain,
+                static_cast<uint32_t>(tasks),
+                homes,
+                d.scratch,
+                d.scratch_stride,
+                d.interrupt != nullptr ? &d : nullptr};
   const uint32_t epoch = publish(job);
   const int64_t own = work_logged(0, epoch, homes);
   await_settled(static_cast<uint32_t>(tasks - own));
@@ -92,7 +100,7 @@ void Pool::warm(int homes) noexcept {
   if (homes <= 1 || !keeps_threads_hot() || !try_lock()) return;
   homes = start_threads(homes);
   // A dispatch without tasks: everyone comes, finds nothing, and is hot.
-  if (homes > 1) publish(Job{nullptr, nullptr, 0, 1, 0, nullptr, 0, homes});
+  if (homes > 1) publish(Job{nullptr, nullptr, 0, 1, 0, homes, nullptr, 0, nullptr});
   unlock();
 }
 
@@ -156,13 +164,30 @@ uint32_t Pool::run_task(int home, int owner, uint32_t left, uint32_t epoch) noex
   const int64_t begin = (first_task(job.tasks, job.homes, owner + 1) - left) * job.grain;
   const int64_t end = begin + std::min(job.grain, job.blocks - begin);
   void* scratch = job.scratch + static_cast<size_t>(home) * job.scratch_stride;
-  const int32_t result = job.fn(job.args, begin, end, scratch);
+  const int32_t result = job.in_pieces == nullptr
+                             ? job.fn(job.args, begin, end, scratch)
+                             : run_pieces(*job.in_pieces, begin, end, scratch, home == 0);
   if (result == 0) [[likely]]
     return 1;
   int32_t none = 0;
   // Relaxed: settling publishes it to the caller; to others it is only a hint to skip.
   fault_.compare_exchange_strong(none, result, relaxed, relaxed);
   return 1 + claim_rest(owner, epoch);
+}
+
+// The blocks [begin, end) with a look behind each piece: the caller asks whether to go on, and the
+// others see in fault_ what it found, or that a kernel failed.
+int32_t Pool::run_pieces(const Dispatch& d, int64_t begin, int64_t end, void* scratch,
+                         bool is_caller) noexcept {
+  while (begin < end) {
+    const int64_t piece_end = begin + std::min(std::max<int64_t>(d.look_every, 1), end - begin);
+    if (const int32_t result = d.fn(d.args, begin, piece_end, scratch); result != 0) return result;
+    begin = piece_end;
+    const bool is_over =
+        is_caller ? d.interrupt->is_due(d.interrupt->context) : fault_.load(relaxed) != 0;
+    if (is_over) return static_cast<int32_t>(KernelFault::interrupted);
+  }
+  return 0;
 }
 
 void Pool::settle(uint32_t count) noexcept {

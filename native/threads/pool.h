@@ -40,6 +40,12 @@
 
 namespace grainline {
 
+// Who is asked now and then whether to go on. Asked by one thread at a time.
+struct Interrupt {
+  bool (*is_due)(void* context) = nullptr;
+  void* context = nullptr;
+};
+
 struct Dispatch {
   TileKernel fn = nullptr;
   const uint64_t* args = nullptr;
@@ -48,6 +54,10 @@ struct Dispatch {
   int homes = 1;                 // at most this many threads, the caller included
   std::byte* scratch = nullptr;  // home i gets scratch + i * scratch_stride: homes * stride bytes
   size_t scratch_stride = 0;
+  // Asked by the caller behind every look_every blocks that it ran; then what is left is skipped.
+  // Null: by nobody. Lives as long as the dispatch.
+  const Interrupt* interrupt = nullptr;
+  int64_t look_every = 0;
 };
 
 // Who writes and who reads what is shared:
@@ -73,8 +83,9 @@ class Pool {
 
   static Pool& process() noexcept;
 
-  // Runs every block exactly once. 0, or the first nonzero return value of a kernel; then tasks
-  // that had not begun are skipped. Never throws, never waits for another dispatch.
+  // Runs every block exactly once. 0, or the first nonzero return value of a kernel, or
+  // KernelFault::interrupted; then tasks that had not begun are skipped. Never throws, never waits
+  // for another dispatch.
   int32_t dispatch(const Dispatch& d) noexcept {
     if (d.homes <= 1 || d.blocks <= d.grain) [[likely]]
       return run_whole(d);
@@ -116,10 +127,11 @@ class Pool {
     const uint64_t* args = nullptr;
     int64_t blocks = 0;
     int64_t grain = 0;
-    int64_t tasks = 0;
+    uint32_t tasks = 0;
+    int32_t homes = 0;
     std::byte* scratch = nullptr;
     size_t scratch_stride = 0;
-    int64_t homes = 0;
+    const Dispatch* in_pieces = nullptr;  // the caller's, where it can be interrupted
   };
   struct alignas(64) Cursor {
     std::atomic<uint64_t> word{0};
@@ -130,9 +142,13 @@ class Pool {
     std::atomic<int> avoided{-1};  // the processor that it is forbidden
   };
 
-  static int32_t run_whole(const Dispatch& d) noexcept {
+  int32_t run_whole(const Dispatch& d) noexcept {
+    if (d.interrupt != nullptr) [[unlikely]]
+      return run_pieces(d, 0, d.blocks, d.scratch, true);
     return d.blocks > 0 ? d.fn(d.args, 0, d.blocks, d.scratch) : 0;
   }
+  int32_t run_pieces(const Dispatch& d, int64_t begin, int64_t end, void* scratch,
+                     bool is_caller) noexcept;
   static void* thread_main(void* home);
   static void after_fork_in_child();
   void set_fork_hook() noexcept;

@@ -275,3 +275,44 @@ print(json.dumps(late))
     assert late is not None and late < 5, (
         f"KeyboardInterrupt came {late} tenths of the run's whole time after the signal"
     )
+
+
+#: Who runs it, and what ends it. A product of 4096 columns is one launch, which takes seconds.
+LONG_LAUNCHES = [
+    ("threads=1", "signal"), ("threads=2", "signal"), ("workers=2, executor='multi-worker'", "signal"),
+    ("device=device", "signal"), ("workers=3, executor='multi-worker', device=device", "signal"),
+    ("threads=1", "flag"), ("device=device", "flag"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "by"), LONG_LAUNCHES)
+def test_what_ends_a_run_ends_a_long_launch_in_the_middle(options: str, by: str) -> None:
+    late, held, right = fresh(f"""
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background of a shell has none
+device = grainline.Device("discrete", capacity_bytes=1 << 30)
+model = grainline.load(products(1, 4096), cache=False, {options})
+executor = model.compiled.executor
+few = np.random.default_rng(1).standard_normal((2, 4096)).astype(np.float32)
+wide, cancel, sent = np.tile(few, (3000, 1)), np.zeros(1, np.int32), []
+expected = model(x=few)
+assert sum(node.kernel == "Launch" for node in executor.graph.main) == 1
+model.trim(); at_rest = device.statistics()["live_bytes"]
+begin = time.monotonic(); tenth = model(x=wide[:600]); tenth_s = time.monotonic() - begin
+right = np.array_equal(tenth, np.tile(expected, (300, 1)))  # looks in between change no bits
+def end():
+    sent.append(time.monotonic())
+    if {by!r} == "signal": os.kill(os.getpid(), signal.SIGINT)
+    else: cancel[0] = 1
+threading.Timer(2 * tenth_s, end).start()
+try:
+    executor.run({{"x": wide}}, None, cancel); late = None
+except (KeyboardInterrupt, grainline.Cancelled) as error:
+    assert isinstance(error, KeyboardInterrupt) == ({by!r} == "signal"), error
+    late = (time.monotonic() - sent[0]) / tenth_s
+model.trim()
+held = executor.statistics()["held_bytes"] + device.statistics()["live_bytes"] - at_rest
+print(json.dumps([late, held, right and np.array_equal(model(x=few), expected)]))
+""")
+    assert late is not None and late < 3, f"the run ended {late} tenths of its whole time after the {by}"
+    assert held == 0 and right
