@@ -311,6 +311,13 @@ def test_a_chunk_is_whole_tile_groups_and_short(k: int) -> None:
     assert 2 * panels * PANEL * k * 4 <= 1 << 20
 
 
+def test_what_only_calls_is_translated_as_it_stands() -> None:
+    """The entry and the loop nest over strips compute nothing: they are cold, the functions that they call are not."""
+    text = emit(plans_of(product_program("panels", 384, 1536))["columns"]).text
+    cold = re.findall(r"define .*@(\w+)\(.*optnone {", text)
+    assert len(cold) == 2 and cold[1] == "strips"
+
+
 def test_compiling_a_kernel_is_quick() -> None:
     import time
 

@@ -157,7 +157,7 @@ class _Strips:
         names = ("scratch", "a", "b", "brow", "bpanel", "columns", "tail", "low", "high")
         parameters = [("ptr" if name in pointers else "i64", name) for name in names]
         parameters += [("i64", f"x{i}") for i in range(len(plan.product.batch))]
-        self.w = kernel.internal("strips", parameters, "i32")
+        self.w = kernel.internal("strips", parameters, "i32", is_cold=True)
         self.batch = {axis: f"%x{i}" for i, axis in enumerate(plan.product.batch)}
         self.keeps_slots: str | None = None  # Whether the packed rows of all strips stay, as i1; None: never.
 

@@ -17,6 +17,9 @@ from grainline.codegen.words import Arguments
 from grainline.plan.mma import PANEL
 from grainline.tile.ir import View
 
+# Attributes of functions. A cold one is translated as it stands, in half the time.
+HOT, COLD = "nounwind", "nounwind noinline optnone"
+
 
 class SharedArguments(Arguments):
     """The argument block as seen by one of several functions of a kernel: all of them share one numbering of words."""
@@ -66,13 +69,16 @@ class KernelText:
         return tuple(own[key] if isinstance(key, str) else key for key in self.numbers)  # type: ignore[misc]
 
     def entry(self, symbol: str) -> Writer:
-        """The function that a launch calls."""
+        """The function that a launch calls. It is cold."""
         parameters = [("ptr", "args"), ("i64", "begin"), ("i64", "end"), ("ptr", "scratch")]
-        return Writer(self, self.module.function(symbol, "i32", parameters, "nounwind"))
+        return Writer(self, self.module.function(symbol, "i32", parameters, COLD))
 
-    def internal(self, name: str, parameters: Sequence[tuple[str, str]], returns: str = "void") -> Writer:
-        """A new internal function `returns @name(ptr %args, parameters...)`."""
-        function = self.module.function(name, returns, [("ptr", "args"), *parameters], "nounwind", "internal")
+    def internal(
+        self, name: str, parameters: Sequence[tuple[str, str]], returns: str = "void", is_cold: bool = False
+    ) -> Writer:
+        """A new internal function `returns @name(ptr %args, parameters...)`. What only calls others may be cold."""
+        attributes = COLD if is_cold else HOT
+        function = self.module.function(name, returns, [("ptr", "args"), *parameters], attributes, "internal")
         return Writer(self, function)
 
 
