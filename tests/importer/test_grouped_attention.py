@@ -209,6 +209,26 @@ def test_one_model_takes_prompts_and_steps_in_turn() -> None:
         feeds["mask"] = np.ones((2, 6 + turn), np.int64)
 
 
+@pytest.mark.parametrize(
+    "options", [{"threads": 2}, {"executor": "multi-worker", "workers": 3}, {"device": "discrete"}]
+)
+def test_executors_and_threads_give_the_same_bits_and_empty_calls_work(options: dict[str, Any]) -> None:
+    rng = np.random.default_rng(15)
+    case = Case(4, 2, 16, 3, (8, 8), 5, is_rotary=True)
+    feeds = feeds_of(rng, case)
+    feeds["mask"] = np.ones((2, int(feeds.pop("total"))), np.int64)
+    data = built(case, feeds).SerializeToString()
+    one, other = grainline.load(data, threads=1), grainline.load(data, **options)
+    no_batch = {name: a if name in ("cos", "sin") else a[:0] for name, a in feeds.items()}
+    no_tokens = {**feeds, **{name: feeds[name][:, :0] for name in ("query", "key", "value")}}
+    no_tokens.update(seqlens=feeds["seqlens"] - 3, mask=np.ones((2, 5), np.int64))
+    for given, shape in ((feeds, (2, 3, 64)), (no_batch, (0, 3, 64)), (no_tokens, (2, 0, 64)), (feeds, (2, 3, 64))):
+        found, right = other.run(given), one.run(given)
+        assert found[0].shape == shape
+        for mine, same in zip(found, right, strict=True):
+            np.testing.assert_array_equal(mine, same)
+
+
 def test_half_precision() -> None:
     rng = np.random.default_rng(9)
     case = Case(4, 2, 16, 1, (7, 5), 6, is_rotary=True)
