@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 import grainline
 from grainline.base.errors import FeedError, KernelError, ModelError, UnsupportedError
@@ -251,6 +251,32 @@ def test_a_sequence_longer_than_its_past_is_an_error_and_the_next_call_works() -
         mine.run({**feeds, "seqlens": np.array([8, 3], np.int32)})
     for one, other in zip(mine.run(feeds), right, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("length", "ends", "total"), [(1, 0, 6), (1, -4, 6), (3, 2, 6), (3, 3, 2), (1, 6, 4), (1, 5, 0)]
+)
+def test_tokens_that_do_not_fit_the_total_are_an_error(length: int, ends: int, total: int) -> None:
+    rng = np.random.default_rng(16)
+    case = Case(2, 1, 16, length, (6, 6), 5)
+    feeds = feeds_of(rng, case)
+    mine = grainline.load(built(case, feeds).SerializeToString())
+    right = mine.run(feeds)
+    with pytest.raises(KernelError, match="only"):
+        mine.run({**feeds, "seqlens": np.array([5, ends - 1], np.int32), "total": np.array(total, np.int32)})
+    for one, other in zip(mine.run(feeds), right, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("total", [0, -5])
+def test_a_total_of_nothing_is_an_error_of_the_model(total: int) -> None:
+    case = Case(2, 1, 16, 1, (6, 4), 5)
+    feeds = feeds_of(np.random.default_rng(17), case)
+    proto = built(case, feeds)
+    proto.graph.input.remove(next(info for info in proto.graph.input if info.name == "total"))
+    proto.graph.initializer.append(numpy_helper.from_array(np.array(total, np.int32), "total"))
+    with pytest.raises(ModelError, match="only"):
+        grainline.load(proto.SerializeToString())
 
 
 @pytest.mark.parametrize("name", ["past_value", "seqlens", "value"])

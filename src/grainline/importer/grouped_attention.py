@@ -61,7 +61,8 @@ def group_query_attention(b: Builder, call: Call) -> list[Value | None]:
     places = _counted_on(b, before, length)
     if call.integer("do_rotary", 0):
         q, k = _rotated(b, call, (q, k), _positions(b, call, places, is_prompt))
-    k, v = (_cached(b, past, new, before, capacity) for past, new in zip(pasts, (k, v), strict=True))
+    fits = _fits(b, before, length, total)
+    k, v = (_cached(b, past, new, before, fits, capacity) for past, new in zip(pasts, (k, v), strict=True))
     scores = Scores(
         scale_of(b, call, q), _terms(b, call, places, total),
         softcap=call.real("softcap", 0.0), sink=_sink(b, call, heads),
@@ -112,7 +113,10 @@ def _total(b: Builder, call: Call) -> Extent:
     only(given, I32, I64)
     known = b.content(given)
     if known is not None and known.size == 1:
-        return known.ravel()[0]  # type: ignore[no-any-return]
+        total = known.ravel()[0]
+        if isinstance(total, int) and total < 1:
+            raise ModelError("a cache of no tokens", node=call.label, found=total)
+        return total  # type: ignore[no-any-return]
     return counted(b, b.reshape(b.cast(given, I64), ()), "how long the cache becomes is data")
 
 
@@ -163,9 +167,15 @@ def _rotated(b: Builder, call: Call, given: tuple[Value, Value], positions: Valu
     return [turned(b, x, tables, positions, bool(call.integer("rotary_interleaved", 0))) for x in given]
 
 
-def _cached(b: Builder, past: Value | None, new: Value, before: Value, capacity: Extent) -> Value:
+def _fits(b: Builder, before: Value, length: Extent, total: Extent) -> Value:
+    """bool[B, 1]: whether the tokens of a sequence are no fewer than this call's, and no more than the total."""
+    ends = b.binary("add", before, _number(b, length))
+    return b.binary("and", b.binary("ge", before, b.literal(0, I64)), b.binary("le", ends, _number(b, total)))
+
+
+def _cached(b: Builder, past: Value | None, new: Value, before: Value, fits: Value, capacity: Extent) -> Value:
     """f32[B, G, L, H]: the first `before` rows of the past, the new ones behind them, zeros. A sequence that is longer
-    than its past has rows is an index out of range."""
+    than its past has rows, or that does not fit, is an index out of range."""
     room: Extent = 0 if past is None else b.shape(past)[2]
     both = new if past is None else join(b, (past, new), 2)
     batch, groups, _, width = b.shape(both)
@@ -175,6 +185,7 @@ def _cached(b: Builder, past: Value | None, new: Value, before: Value, capacity:
     in_past = b.where(b.binary("lt", columns, _number(b, room)), columns, b.literal(NOWHERE, I64))
     in_new = b.binary("add", b.binary("sub", columns, before), _number(b, room))
     row = b.where(is_held, b.where(is_past, in_past, in_new), b.literal(0, I64))
+    row = b.where(fits, row, b.literal(NOWHERE, I64))
     sequence = b.emit("iota", (), I64, (batch, 1, 1), start=0, step=1, axis=0)
     group = b.emit("iota", (), I64, (1, groups, 1), start=0, step=1, axis=1)
     parts = (both, sequence, group, b.reshape(row, (batch, 1, capacity)))
