@@ -80,9 +80,9 @@ def tile_functions(kernel: KernelText, form: TileForm) -> None:
 
 
 def tile_function(kernel: KernelText, form: TileForm, rows: int) -> None:
-    """`void @tile<size>(args, a, rows, b, brow, bpanel, cols, ldc, streams..., ahead, pace)`: `cols` columns of them.
+    """`void @tile<size>(args, a, rows, b, brow, bpanel, cols, ldc, streams..., ahead, pace)`: `rows` rows, `cols` wide.
 
-    The tile has room for more rows than the strip may have: those that are left repeat its last one.
+    The tile may have room for more rows than the strip has: those that are left repeat its last one.
     """
     w = kernel.internal(f"{form.prefix}tile{rows}", form.parameters())
     panels = PANELS_TOGETHER[w.lanes][rows]
@@ -269,16 +269,16 @@ def _store_to_strip(w: Writer, rows: int, numbers: list[str], accumulators: list
 def _finish(w: Writer, form: TileForm, rows: int, column: str, accumulators: list[Reg]) -> None:
     group = len(accumulators) // rows * w.lanes
     n = form.product.n.extent
-    is_ragged = []
+    conditions = []
     if not isinstance(n, int) or n % group != 0:
-        is_ragged.append(w.less("%cols", w.add(column, str(group))))
+        conditions.append(w.less("%cols", w.add(column, str(group))))
     if fewest_rows(rows, form.product.strip_rows) < rows:
-        is_ragged.append(w.less("%rows", str(rows)))
-    if not is_ragged:
+        conditions.append(w.less("%rows", str(rows)))
+    if not conditions:
         _whole_group(w, form, rows, column, accumulators)
         return
     w.either(
-        is_ragged[0] if len(is_ragged) == 1 else w.function.raw(f"or i1 {is_ragged[0]}, {is_ragged[1]}"),
+        conditions[0] if len(conditions) == 1 else w.function.raw(f"or i1 {conditions[0]}, {conditions[1]}"),
         lambda: _ragged_group(w, form, rows, column, accumulators),
         lambda: _whole_group(w, form, rows, column, accumulators),
     )
