@@ -204,7 +204,7 @@ bool launch_copy_flow_h2d(RunState& state, const Node& node) { return submit_flo
 // The host may read the target when this returns.
 bool copy_d2h(RunState& state, const Node& node) {
   if (state.allocate(node.b, state.value(node.c)) || copy_home(state, node)) return true;
-  Status status = state.stream_of(node).synchronize(kNoTimeout);
+  Status status = state.await_stream(state.stream_of(node));
   return !status.is_ok() && state.fail(std::move(status));
 }
 

@@ -118,6 +118,9 @@ Status Executor::run(RunState& state) {
   // Whether all went well is known when the device is done, and only then may memory go.
   if (Status status = state.synchronize(); !status.is_ok()) [[unlikely]]
     has_failed = state.fail(std::move(status));
+  // A signal that was met while waiting.
+  if (state.was_interrupted_.load(std::memory_order_relaxed)) [[unlikely]]
+    has_failed = true;
   active_runs_.fetch_sub(1, std::memory_order_relaxed);
   if (has_failed) [[unlikely]] {
     name_failure(state);

@@ -239,6 +239,7 @@ Status RunState::failure() {
 
 bool RunState::is_interrupted() {
   if (host.is_interrupted == nullptr || !host.is_interrupted(host.context)) return false;
+  was_interrupted_.store(true, std::memory_order_relaxed);
   return fail(StatusCode::cancelled, "the run was interrupted");
 }
 
@@ -259,11 +260,7 @@ bool RunState::is_over_for_stream(void* state) {
 }
 
 bool RunState::is_over_for_caller(void* state) {
-  auto& self = *static_cast<RunState*>(state);
-  if (is_over_for_stream(state)) return true;
-  if (!self.poll()) return false;
-  self.was_interrupted_.store(true, std::memory_order_relaxed);
-  return true;
+  return is_over_for_stream(state) || static_cast<RunState*>(state)->poll();
 }
 
 }  // namespace grainline

@@ -108,6 +108,11 @@ class RunState {
   AllocatorStatistics statistics() const;
   // Of all streams; between runs. See Stream::log_commands.
   void log_commands(CommandLog* log);
+  // For a node behind which the host goes on: waits for what the stream was given. With several
+  // workers the caller, who may be another, looks whether the run is to end.
+  Status await_stream(Stream& waited) {
+    return synchronize_asking(waited, walk->is_in_caller() ? &by_caller_ : nullptr);
+  }
   // Waits for all streams, unless the user wants the run to end before. The first failure.
   Status synchronize() {
     return streams ? streams->synchronize(&by_caller_) : synchronize_asking(*stream, &by_caller_);

@@ -12,6 +12,8 @@ class Walk {
   // Returns true when the run failed; the RunState then has the first failure. Either way it can
   // run again.
   virtual bool run(RunState& state) = 0;
+  // Whether all nodes run in the thread that called.
+  virtual bool is_in_caller() const { return true; }
 };
 
 // The node array from front to back, in the calling thread.

@@ -56,6 +56,7 @@ class WorkerTeam final : public Walk {
   WorkerTeam& operator=(const WorkerTeam&) = delete;
 
   bool run(RunState& state) override;
+  bool is_in_caller() const override { return false; }
 
   const Relations& relations() const { return relations_; }
 

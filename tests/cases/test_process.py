@@ -31,6 +31,15 @@ def products(count, width):
     graph = helper.make_graph(nodes, "products", ends[:1], ends[1:], weights)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
 
+def through_host(model):
+    # A host operator behind it, which lets everything through.
+    proto = onnx.load_from_string(model)
+    width = proto.graph.output[0].type.tensor_type.shape.dim[1].dim_value
+    proto.graph.node[-1].output[0] = "all"
+    proto.graph.initializer.append(numpy_helper.from_array(np.ones(width, bool), "those"))
+    proto.graph.node.append(helper.make_node("Compress", ["all", "those"], ["y"], axis=1))
+    return proto.SerializeToString()
+
 def resident_mib():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * resource.getpagesize() / 2**20
@@ -283,15 +292,24 @@ LONG_LAUNCHES = [
     ("device=device", "signal"), ("workers=3, executor='multi-worker', device=device", "signal"),
     ("threads=1", "flag"), ("device=device", "flag"),
 ]  # fmt: skip
+#: The host waits for the launch in the middle of the run.
+LONG_LAUNCHES_BEFORE_HOST = [
+    ("device=device", "signal"), ("workers=2, executor='multi-worker', device=device", "signal"),
+    ("workers=3, executor='multi-worker', device=device", "signal"), ("device=device", "flag"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("options", "by"), LONG_LAUNCHES)
-def test_what_ends_a_run_ends_a_long_launch_in_the_middle(options: str, by: str) -> None:
+@pytest.mark.parametrize(
+    ("model", "options", "by"),
+    [("products(1, 4096)", *case) for case in LONG_LAUNCHES]
+    + [("through_host(products(1, 4096))", *case) for case in LONG_LAUNCHES_BEFORE_HOST],
+)
+def test_what_ends_a_run_ends_a_long_launch_in_the_middle(model: str, options: str, by: str) -> None:
     late, held, right = fresh(f"""
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background of a shell has none
 device = grainline.Device("discrete", capacity_bytes=1 << 30)
-model = grainline.load(products(1, 4096), cache=False, {options})
+model = grainline.load({model}, cache=False, {options})
 executor = model.compiled.executor
 few = np.random.default_rng(1).standard_normal((2, 4096)).astype(np.float32)
 wide, cancel, sent = np.tile(few, (3000, 1)), np.zeros(1, np.int32), []
