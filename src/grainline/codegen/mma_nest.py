@@ -115,8 +115,8 @@ class StripRows:
         return first, w.sub(after, first)
 
     def has_three(self, w: Writer) -> str:
-        """Whether a tile of some strip may have three rows or fewer, as i1: seven rows are four and three."""
-        return w.less(w.binary("lshr", self.share, "32"), "4" if self.unit == 1 else "2")
+        """Whether some strip may have three rows or fewer, as i1."""
+        return w.less(w.binary("lshr", self.share, "32"), str(4 // self.unit))
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,13 +81,14 @@ def _processor_identity() -> str:
 
 @lru_cache(maxsize=1)
 def llvm_stamp() -> tuple[str, int, int] | None:
-    """Path, size and time of the LLVM wheel in use: what tells two of them apart where a version would do, but the
+    """Path, size and time of the LLVM library in use: what tells two of them apart where a version would do, but the
     module that reads versions costs 25 ms of a start."""
     found = importlib.util.find_spec("llvmlite")
     if found is None or found.origin is None:
         return None
-    status = os.stat(found.origin)
-    return found.origin, status.st_size, status.st_mtime_ns
+    library = next(Path(found.origin).parent.glob("binding/libllvmlite.*"), Path(found.origin))
+    status = library.stat()
+    return str(library), status.st_size, status.st_mtime_ns
 
 
 def _recall(memory: Path | None, identity: str) -> tuple[str, str] | None:
