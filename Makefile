@@ -86,7 +86,8 @@ stress: native-tests ## search GRAPHS=100000 random graphs from seed FIRST=0 in 
 bench: $(STAMPS)/build $(STAMPS)/test $(STAMPS)/bench ## measure against onnxruntime; prints ratios with the noise beside them
 	@for suite in overhead startup idle shapes encoders networks; do $(PY) benchmarks/$$suite.py; done
 
-bench-kernels: $(STAMPS)/build $(STAMPS)/bench ## measure row kernels, products and attention at their native entry; wants the extra `peers` for torch
+bench-kernels: $(STAMPS)/build $(STAMPS)/bench native-tests ## count the instructions of host kernels; measure row kernels, products, attention; wants the extra `peers`
+	@build/native/native/tests/bench_kernels native/tests/kernel_instructions.txt
 	@for suite in rows 'matmul --grid' attention; do $(PY) benchmarks/$${suite%% *}.py $$(echo "$$suite " | cut -s -d' ' -f2-); done
 
 lint: $(STAMPS)/dev ## ruff, mypy on base and the IR rooms, clang-format
