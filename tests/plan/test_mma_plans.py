@@ -11,7 +11,7 @@ import pytest
 
 from grainline.base.dims import evaluate, symbol
 from grainline.base.dtypes import F32, F64
-from grainline.plan.machine import REFERENCE
+from grainline.plan.machine import REFERENCE, shipped_machine
 from grainline.plan.mma import MmaRefusal, Product, describe, range_panels
 from grainline.plan.panels import PANEL, pack_panels
 from grainline.plan.planner import plan
@@ -101,19 +101,19 @@ def test_a_refusal_says_why(build: Callable[[Parts], TileProgram], words: str) -
 
 
 def product_of(
-    batch: int | None, form: str, wide: int = 1536, after: Callable[..., Value] | None = None
+    batch: int | None, form: str, wide: int = 1536, after: Callable[..., Value] | None = None, depth: int = 384
 ) -> TileProgram:
     p = ProgramBuilder(form)
     outer: list[Axis] = [p.root("h", batch)] if batch else []
-    m, n, k = p.root("m", M), p.axis("n", wide), p.axis("k", 384)
+    m, n, k = p.root("m", M), p.axis("n", wide), p.axis("k", depth)
     lead: list[int] = [batch] if batch else []
-    left = p.load(p.view("a", F32, (*lead, M, 384)), (*outer, m, k))
+    left = p.load(p.view("a", F32, (*lead, M, depth)), (*outer, m, k))
     if form == "panels":
-        right = p.load(p.view("b", F32, (384, wide), layout="panels", panel=PANEL), (k, n))
+        right = p.load(p.view("b", F32, (depth, wide), layout="panels", panel=PANEL), (k, n))
     elif form == "rows":
-        right = p.load(p.view("b", F32, (*lead, 384, wide)), (*outer, k, n))
+        right = p.load(p.view("b", F32, (*lead, depth, wide)), (*outer, k, n))
     else:
-        right = p.load(p.view("b", F32, (*lead, wide, 384)), (*outer, n, k))
+        right = p.load(p.view("b", F32, (*lead, wide, depth)), (*outer, n, k))
     result = p.mma(left, right, k)
     result = result if after is None else after(p, result, n)
     p.store(p.view("c", F32, (*lead, M, wide), access="write"), (*outer, m, n), result)
@@ -218,3 +218,18 @@ def test_streaming_b_beyond_the_private_cache_makes_tasks_dear() -> None:
     for n, ratio in ((64, 1), (1 << 14, 10)):
         costs = [plan(product_of(None, "panels", n), TARGET, machine=m).variants[0].task_ps for m in (REFERENCE, slow)]
         assert costs[1] == pytest.approx(ratio * costs[0], rel=0.2)
+
+
+@pytest.mark.parametrize("cpu", ["znver4", "sapphirerapids"])
+@pytest.mark.parametrize("depth", [384, 1536])
+@pytest.mark.parametrize("rows", [384, 1024, 4096])
+def test_many_rows_are_worth_whole_strips(rows: int, depth: int, cpu: str) -> None:
+    """Strips of half the rows read B twice as often, and many rows can be shared without them."""
+    native = pytest.importorskip("grainline._native")
+    machine = shipped_machine(replace(WIDE, cpu=cpu))
+    times = {}
+    for variant in plan(product_of(None, "panels", 1920 - depth, depth=depth), WIDE, machine=machine).variants:
+        extents = (variant.cost_ps, variant.traffic_bytes, variant.task_ps, variant.blocks)
+        costs = [evaluate(extent, {"M": rows}) for extent in extents]
+        times[variant.mapping.details.form] = native.choose_launch(*costs, 2, True, machine.costs())[2]
+    assert times["strips"] < times["half strips"]

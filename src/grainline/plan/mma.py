@@ -253,6 +253,8 @@ TOGETHER_BYTES = {"registers": 1 << 20, "strip": 1 << 19}
 RANGE_STEP_PANELS = 6
 RANGES_WANTED = 8
 HALF_STRIPS = "half strips"
+# A line of B serves half as many rows there: more time for each multiply-add, and the more the busier the caches are.
+HALF_STRIPS_SLOWER = 1.125
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -442,7 +444,8 @@ def cost_ps(plan: Realisation, machine: Machine) -> int | Expr:
     padded = ceil_div(product.n.extent, PANEL) * PANEL
     strips = product.matrices * plan.strips * plan.ranges
     in_bytes = product.b_form == "quads"
-    multiply = product.matrices * m * k * padded * fma_ps(machine, in_bytes)
+    slower = HALF_STRIPS_SLOWER if plan.form == HALF_STRIPS else 1
+    multiply = product.matrices * m * k * padded * round(fma_ps(machine, in_bytes) * slower)
     stream = product.matrices * k * padded * 4 * B_BYTE_PS
     if product.is_packed:
         stream = floordiv((plan.ranges - 1) * task_ps(plan, machine), 2)
