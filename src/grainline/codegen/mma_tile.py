@@ -157,7 +157,7 @@ def _contract(w: Writer, form: TileForm, a_rows: list[str], bases: list[str], sh
         first = [Reg(w.mul(start, stride), I64) for stride in strides]
         return w.function.loop(Reg(start, I64), Reg(stop, I64), unroll, [*first, *initial], steps)[len(strides) :]
 
-    # Those of few accumulators are not many: their FMAs hide the loop, but only on a core of its own.
+    # Steps that share a turn of the loop share its counting. Few rows that read several panels wait for B instead.
     unroll = 2 if len(bases) > 1 and len(accumulators) < 12 else 4
     depth = "%depth" if form.takes_depth else w.extent(extent)
     whole = w.round_down(depth, unroll)

@@ -17,7 +17,7 @@ from grainline.base.dtypes import BOOL, F32, I32, I64
 from grainline.base.errors import ModelError
 from grainline.graph.ir import Value
 from grainline.importer.builder import Builder, Decline
-from grainline.importer.call import Call, only
+from grainline.importer.call import Call, only, only_given
 from grainline.importer.linear import product_of
 
 Rule = Callable[[Builder, Call], list[Value | None]]
@@ -151,12 +151,6 @@ def _part(b: Builder, x: Value, axis: int, index: int) -> Value:
     return b.reshape(cut(b, x, axis, index, 1), (*shape[:axis], *shape[axis + 1 :]))
 
 
-def _only_single(*values: Value | None) -> None:
-    for value in values:
-        if value is not None:
-            only(value, F32)
-
-
 def _refuse(call: Call, *unsupported: str) -> None:
     """Declines attributes that change the meaning and are not carried."""
     for name in unsupported:
@@ -229,7 +223,7 @@ def fused_attention(b: Builder, call: Call) -> list[Value | None]:
     """com.microsoft: one product makes queries, keys and values; past and present are [2, B, N, T, H]."""
     x, weights, bias = call.input(0), call.input(1), call.optional(2)
     mask, past, extra = call.optional(3), call.optional(4), call.optional(5)
-    _only_single(x, weights, bias, past, extra)
+    only_given((x, weights, bias, past, extra), F32)
     _refuse(call, "do_rotary", "past_present_share_buffer")
     _absent(call, 6)
     heads = call.integer("num_heads")
@@ -259,14 +253,22 @@ def fused_attention(b: Builder, call: Call) -> list[Value | None]:
     return results
 
 
-def _with_past(b: Builder, call: Call, k: Value, v: Value, at: int) -> tuple[Value, Value, Extent]:
-    """Keys and values behind those of inputs `at` and `at + 1`, where given, and how many these are."""
-    past = call.optional(at), call.optional(at + 1)
-    _only_single(*past)
-    if past[0] is None and past[1] is None:
-        return k, v, 0
-    if past[0] is None or past[1] is None:
+def past_of(call: Call, at: int) -> tuple[Value, Value] | None:
+    """The keys and values of earlier calls, inputs `at` and `at + 1`; None where there are none."""
+    keys, values = call.optional(at), call.optional(at + 1)
+    only_given((keys, values), F32)
+    if keys is not None and values is not None:
+        return keys, values
+    if keys is not values:
         raise ModelError("past keys and past values come together", node=call.label)
+    return None
+
+
+def _with_past(b: Builder, call: Call, k: Value, v: Value, at: int) -> tuple[Value, Value, Extent]:
+    """Keys and values behind those of earlier calls, and how many these are."""
+    past = past_of(call, at)
+    if past is None:
+        return k, v, 0
     return join(b, (past[0], k), 2), join(b, (past[1], v), 2), _of_rank(b, past[0], 4)[2]
 
 
@@ -293,7 +295,7 @@ def multi_head_attention(b: Builder, call: Call) -> list[Value | None]:
         raise Decline("its output of products is not supported")
     parts = list(_unpacked(b, call, heads))
     bias, mask, extra = (call.optional(index) for index in range(3, 6))
-    _only_single(*parts, bias, extra)
+    only_given((*parts, bias, extra), F32)
     if bias is not None:
         start: Extent = 0
         b.vector(bias, sum((_of_rank(b, part, 3)[2] for part in parts), start))
@@ -311,7 +313,7 @@ def multi_head_attention(b: Builder, call: Call) -> list[Value | None]:
 def standard_attention(b: Builder, call: Call) -> list[Value | None]:
     """ai.onnx since 23. Few heads of keys and values serve groups of query heads."""
     given = [call.input(index) for index in range(3)]
-    _only_single(*given)
+    only_given(given, F32)
     _absent(call, 6)
     if call.wants(3):
         raise Decline("its output of products is not compiled")
@@ -365,7 +367,7 @@ def rotary_embedding(b: Builder, call: Call) -> list[Value | None]:
 
 def _rotated(b: Builder, call: Call, x: Value, tables: tuple[Value, Value], positions: Value) -> Value:
     """x: f32[B, N, S, H] or [B, S, N * H]; the tables: f32[L, R / 2], where R of the H columns turn, all by default."""
-    _only_single(x, *tables)
+    only_given((x, *tables), F32)
     only(positions, I32, I64)
     is_flat = b.rank(x) == 3
     half = b.shape(tables[0])[1]

@@ -326,13 +326,17 @@ class Builder:
         shape = [1 if axis in ordered else extent for axis, extent in enumerate(self.shape(x))]
         return self.emit("reduce", (x,), x.dtype, shape, kind=kind, axes=ordered)
 
+    def number(self, extent: Extent) -> Value:
+        """What an extent is in a run, as an i64 scalar."""
+        return self.show(objects([extent], ()), I64)
+
     def count(self, x: Value, axes: Sequence[int], dtype: DType) -> Value:
         """The number of elements along `axes` as a scalar."""
         shape = self.shape(x)
         number = product(shape[axis] for axis in axes)
         if isinstance(number, int):
             return self.literal(number, dtype)
-        return self.cast(self.show(objects([number], ()), I64), dtype)
+        return self.cast(self.number(number), dtype)
 
     def mean(self, x: Value, axes: Sequence[int]) -> Value:
         return self.binary("div", self.reduce("sum", x, axes), self.count(x, axes, x.dtype))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -127,3 +127,10 @@ def only(value: Value, *allowed: DType) -> None:
     """Declines a type that the compiled path does not carry."""
     if value.dtype not in allowed:
         raise Decline(f"{value.dtype} is not compiled for this operator")
+
+
+def only_given(values: Iterable[Value | None], *allowed: DType) -> None:
+    """`only` for operands of which some may be absent."""
+    for value in values:
+        if value is not None:
+            only(value, *allowed)

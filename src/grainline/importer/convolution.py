@@ -23,7 +23,7 @@ from grainline.base.dtypes import F32
 from grainline.base.errors import ModelError
 from grainline.graph.ir import Value
 from grainline.importer.builder import Builder, Decline
-from grainline.importer.call import FLOATS, Call, only
+from grainline.importer.call import FLOATS, Call, only, only_given
 from grainline.importer.elementwise import activated
 from grainline.importer.linear import product_of
 from grainline.importer.spatial import Windows, check_attributes, windows_of
@@ -74,9 +74,7 @@ def _parameters(call: Call) -> dict[str, float]:
 def _convolved(b: Builder, call: Call) -> Value:
     """The result with its channels last."""
     x, w, bias = call.input(0), call.input(1), call.optional(2)
-    for operand in (x, w, bias):
-        if operand is not None:
-            only(operand, F32)
+    only_given((x, w, bias), F32)
     shape, weights, groups = b.shape(x), b.shape(w), call.integer("group", 1)
     if len(shape) < 3 or len(weights) != len(shape):
         raise Decline("operands of these ranks are not compiled for a convolution")
@@ -241,9 +239,7 @@ def conv_transpose(b: Builder, call: Call) -> list[Value | None]:
     and the blocks are added, each moved on by its strides.
     """
     x, w, bias = call.input(0), call.input(1), call.optional(2)
-    for operand in (x, w, bias):
-        if operand is not None:
-            only(operand, F32)
+    only_given((x, w, bias), F32)
     shape, weights = b.shape(x), b.shape(w)
     rank = len(shape) - 2
     if rank < 1 or len(weights) != len(shape) or not all(isinstance(extent, int) for extent in weights):

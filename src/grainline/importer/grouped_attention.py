@@ -22,12 +22,13 @@ from grainline.importer.attention import (
     hiding,
     join,
     merge_heads,
+    past_of,
     repeat_heads,
     scale_of,
     split_heads,
     turned,
 )
-from grainline.importer.builder import Builder, Decline, objects
+from grainline.importer.builder import Builder, Decline
 from grainline.importer.call import Call, only
 from grainline.importer.host import counted
 
@@ -46,23 +47,20 @@ def group_query_attention(b: Builder, call: Call) -> list[Value | None]:
         raise ModelError("heads do not divide into groups", node=call.label, found=(heads, groups))
     q, k, v = _projected(b, call, heads, groups)
     batch, _, length, _ = b.shape(q)
-    pasts = call.optional(3), call.optional(4)
-    if (pasts[0] is None) != (pasts[1] is None):
-        raise ModelError("past keys and past values come together", node=call.label)
+    past = past_of(call, 3)
     total = _total(b, call)
-    for past in pasts:
-        if past is not None:
-            only(past, F32)
-            _of_rank(b, call, past, 4)
-    room: Extent = 0 if pasts[0] is None else b.shape(pasts[0])[2]
+    for each in past or ():
+        _of_rank(b, call, each, 4)
+    room: Extent = 0 if past is None else b.shape(past[0])[2]
     capacity = extents.maximum(room, total)
-    is_prompt = b.binary("eq", _number(b, length), _number(b, total))
+    is_prompt = b.binary("eq", b.number(length), b.number(total))
     before = _before(b, call, batch, length, is_prompt)
     places = _counted_on(b, before, length)
     if call.integer("do_rotary", 0):
         q, k = _rotated(b, call, (q, k), _positions(b, call, places, is_prompt))
     fits = _fits(b, before, length, total)
-    k, v = (_cached(b, past, new, before, fits, capacity) for past, new in zip(pasts, (k, v), strict=True))
+    olds = past or (None, None)
+    k, v = (_cached(b, old, new, before, fits, capacity) for old, new in zip(olds, (k, v), strict=True))
     scores = Scores(
         scale_of(b, call, q), _terms(b, call, places, total),
         softcap=call.real("softcap", 0.0), sink=_sink(b, call, heads),
@@ -129,11 +127,7 @@ def _before(b: Builder, call: Call, batch: Extent, length: Extent, is_prompt: Va
         raise ModelError("seqlens_k is no vector", node=call.label, found=b.shape(last))
     b.equate(product(b.shape(last)), batch, "seqlens_k and the batch differ in number")
     ends = b.with_scalar("add", b.cast(b.reshape(last, (batch, 1)), I64), 1)
-    return b.where(is_prompt, b.literal(0, I64), b.binary("sub", ends, _number(b, length)))
-
-
-def _number(b: Builder, extent: Extent) -> Value:
-    return b.show(objects([extent], ()), I64)
+    return b.where(is_prompt, b.literal(0, I64), b.binary("sub", ends, b.number(length)))
 
 
 def _counted_on(b: Builder, first: Value, length: Extent) -> Value:
@@ -169,8 +163,8 @@ def _rotated(b: Builder, call: Call, given: tuple[Value, Value], positions: Valu
 
 def _fits(b: Builder, before: Value, length: Extent, total: Extent) -> Value:
     """bool[B, 1]: whether the tokens of a sequence are no fewer than this call's, and no more than the total."""
-    ends = b.binary("add", before, _number(b, length))
-    return b.binary("and", b.binary("ge", before, b.literal(0, I64)), b.binary("le", ends, _number(b, total)))
+    ends = b.binary("add", before, b.number(length))
+    return b.binary("and", b.binary("ge", before, b.literal(0, I64)), b.binary("le", ends, b.number(total)))
 
 
 def _cached(b: Builder, past: Value | None, new: Value, before: Value, fits: Value, capacity: Extent) -> Value:
@@ -181,9 +175,9 @@ def _cached(b: Builder, past: Value | None, new: Value, before: Value, fits: Val
     batch, groups, _, width = b.shape(both)
     columns = b.emit("iota", (), I64, (1, capacity), start=0, step=1, axis=1)
     is_past = b.binary("lt", columns, before)
-    is_held = b.binary("lt", columns, b.binary("add", before, _number(b, b.shape(new)[2])))
-    in_past = b.where(b.binary("lt", columns, _number(b, room)), columns, b.literal(NOWHERE, I64))
-    in_new = b.binary("add", b.binary("sub", columns, before), _number(b, room))
+    is_held = b.binary("lt", columns, b.binary("add", before, b.number(b.shape(new)[2])))
+    in_past = b.where(b.binary("lt", columns, b.number(room)), columns, b.literal(NOWHERE, I64))
+    in_new = b.binary("add", b.binary("sub", columns, before), b.number(room))
     row = b.where(is_held, b.where(is_past, in_past, in_new), b.literal(0, I64))
     row = b.where(fits, row, b.literal(NOWHERE, I64))
     sequence = b.emit("iota", (), I64, (batch, 1, 1), start=0, step=1, axis=0)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from grainline.base.dims import Extent, exact_div
 from grainline.base.dtypes import F32, I64
 from grainline.graph.ir import Value
-from grainline.importer.builder import Builder, Decline, objects
+from grainline.importer.builder import Builder, Decline
 from grainline.importer.call import Call, axes_of, only
 from grainline.importer.shape import MOVABLE, known
 
@@ -110,7 +110,7 @@ def _between(b: Builder, x: Value, axis: int, factor: int, offset: float) -> Val
     at = b.with_scalar("sub", b.with_scalar("div", b.with_scalar("add", index, offset), float(factor)), offset)
     low = b.unary("floor", at)
     share = b.reshape(b.binary("sub", at, low), (size * factor, *[1] * (len(shape) - 1 - axis)))
-    last = b.show(objects([size - 1], ()), I64)
+    last = b.number(size - 1)
     sides = []
     for more in range(2):
         place = b.cast(b.with_scalar("add", low, float(more)), I64)
