@@ -1,14 +1,11 @@
 #include "exec/relations.h"
 
 #include <algorithm>
-#include <mutex>
-
-#include "threads/parking.h"
 
 namespace grainline {
 namespace {
 
-using Held = std::lock_guard<SpinLock>;
+using Held = std::lock_guard<std::mutex>;
 
 template <typename Row>
 size_t bytes_of(const std::vector<Row>& rows) {
@@ -20,120 +17,91 @@ size_t bytes_of(const std::vector<Row>& rows) {
 Status Relations::prepare(const IdRows& rows, size_t nodes) {
   if (Status status = check_rows(rows, nodes, "relations"); !status.is_ok()) return status;
   const size_t states = rows.offsets.empty() ? 0 : nodes;
-  for (auto* generations : {&submitted_, &freed_, &required_})
-    *generations = std::vector<uint64_t>(states);
-  membership_ = std::vector<uint8_t>(states);
-  for (const int64_t launch : rows.ids) membership_[static_cast<size_t>(launch)] = 1;
+  runs_ = std::vector<Count>(states);
+  required_ = std::vector<uint64_t>(states);
+  chain_ = std::vector<uint64_t>(states);
+  chain_begin_ = kEnd;
+  roles_ = std::vector<uint8_t>(states);
+  for (size_t node = 0; node < states; ++node)
+    if (!rows.row(node).empty()) roles_[node] = kFree;
+  for (const int64_t launch : rows.ids) roles_[static_cast<size_t>(launch)] |= kLaunch;
   rows_ = &rows;
-  offsets_ = rows.offsets.empty() ? nullptr : rows.offsets.data();
   return {};
 }
 
 size_t Relations::memory_bytes() const {
   const size_t rows = rows_ == nullptr ? 0 : bytes_of(rows_->offsets) + bytes_of(rows_->ids);
-  return rows + bytes_of(submitted_) + bytes_of(freed_) + bytes_of(required_) +
-         bytes_of(membership_);
+  return rows + bytes_of(runs_) + bytes_of(required_) + bytes_of(chain_) + bytes_of(roles_);
 }
 
-Status Relations::begin_epoch(Waiting waiting) {
-  const Held held(lock_);
-  for (auto* generations : {&submitted_, &freed_, &required_})
-    std::ranges::fill(*generations, uint64_t{0});
-  waiting_ = waiting;
+Status Relations::begin_epoch() {
+  // Relaxed: published by whatever starts the threads of the run.
+  for (Count& runs : runs_) runs.store(0, std::memory_order_relaxed);
+  std::ranges::fill(required_, uint64_t{0});
+  std::ranges::fill(chain_, kUnchained);
+  chain_begin_ = kEnd;
   has_refused_ = false;
   abort_status_ = Status();
-  unmet_.store(0, std::memory_order_release);
-  aborted_.store(false, std::memory_order_release);
+  aborted_.store(false, std::memory_order_relaxed);
   if (epoch_ != UINT64_MAX) {
     ++epoch_;
     return {};
   }
   Status exhausted(StatusCode::internal, "the epochs of the relations are exhausted");
-  abort_locked(exhausted);
+  abort(exhausted);
   return exhausted;
 }
 
-bool Relations::record_related(size_t node, bool is_free) {
-  const Held held(lock_);
-  // Relaxed here and below: written under the lock that is held.
-  if (aborted_.load(std::memory_order_relaxed)) return false;
-  if (is_free && !record_free(node)) return false;
-  return !membership_[node] || record_launch(node);
-}
-
-bool Relations::record_free(size_t node) {
-  if (freed_[node] == UINT64_MAX) {
-    abort_locked(Status(StatusCode::internal, "the generations of a Free are exhausted"));
+bool Relations::record_related(size_t node) {
+  // Relaxed: what an abort does not forbid yet may still be recorded.
+  if (aborted_.load(std::memory_order_relaxed)) [[unlikely]]
+    return false;
+  const uint64_t generation = runs_[node].load(std::memory_order_relaxed) + 1;  // its own count
+  if (generation == 0) [[unlikely]] {
+    abort(Status(StatusCode::internal, "the generations of a node are exhausted"));
     return false;
   }
-  const uint64_t generation = ++freed_[node];
-  uint64_t newly_unmet = 0;
-  for (const int64_t id : rows_->row(node)) {
-    const auto launch = static_cast<size_t>(id);
-    if (required_[launch] >= generation) continue;
-    const bool was_unmet = is_unmet(launch);
-    required_[launch] = generation;
-    newly_unmet += !was_unmet && is_unmet(launch);
-  }
-  if (newly_unmet != 0)
-    unmet_.store(unmet_.load(std::memory_order_relaxed) + newly_unmet, std::memory_order_release);
+  if (roles_[node] & kFree)
+    for (const int64_t launch : rows_->row(node)) require(static_cast<size_t>(launch), generation);
+  // Release: pairs with is_unmet.
+  runs_[node].store(generation, std::memory_order_release);
   return true;
 }
 
-bool Relations::record_launch(size_t node) {
-  if (submitted_[node] == UINT64_MAX) {
-    abort_locked(Status(StatusCode::internal, "the generations of a launch are exhausted"));
-    return false;
+void Relations::require(size_t launch, uint64_t generation) {
+  if (required_[launch] >= generation) return;
+  required_[launch] = generation;
+  if (chain_[launch] != kUnchained || !is_unmet(launch)) return;
+  chain_[launch] = chain_begin_;
+  chain_begin_ = launch + 1;
+}
+
+bool Relations::is_met() noexcept {
+  while (chain_begin_ != kEnd) {
+    const size_t launch = chain_begin_ - 1;
+    if (is_unmet(launch)) return false;
+    chain_begin_ = std::exchange(chain_[launch], kUnchained);
   }
-  const bool was_unmet = is_unmet(node);
-  ++submitted_[node];
-  if (!was_unmet || is_unmet(node)) return true;
-  const uint64_t unmet = unmet_.load(std::memory_order_relaxed) - 1;
-  unmet_.store(unmet, std::memory_order_release);
-  if (unmet == 0) wake_all();
   return true;
 }
 
 void Relations::abort(Status status) {
   const Held held(lock_);
-  abort_locked(std::move(status));
-}
-
-void Relations::abort_locked(Status status) {
-  if (aborted_.load(std::memory_order_relaxed)) return;
+  if (aborted_.load(std::memory_order_relaxed)) return;  // written under the lock that is held
   abort_status_ = std::move(status);
   aborted_.store(true, std::memory_order_release);
-  wake_all();
-}
-
-void Relations::wake_all() {
-  // Sequential: either the waiter is counted here, or it sees the new number before it sleeps.
-  wakes_.fetch_add(1, std::memory_order_seq_cst);
-  if (waiters_.load(std::memory_order_seq_cst) != 0) wake_all_sleepers(wakes_);
 }
 
 Status Relations::wait() {
-  while (true) {
-    // Acquire, before the conditions: a wake after this load makes the sleep return at once.
-    const uint32_t seen = wakes_.load(std::memory_order_acquire);
-    if (is_aborted()) {
-      const Held held(lock_);
-      return abort_status_;
-    }
-    if (is_met()) [[likely]]
-      return {};
-    if (waiting_ == Waiting::refuse) {
-      has_refused_ = true;
-      return Status(StatusCode::not_ready, "launches are still to be submitted");
-    }
-    waiters_.fetch_add(1, std::memory_order_seq_cst);  // as in wake_all
-    sleep_on(wakes_, seen);
-    waiters_.fetch_sub(1, std::memory_order_relaxed);  // only a count
-  }
+  if (aborted_.load(std::memory_order_acquire)) [[unlikely]]
+    return abort_status_;  // written once in an epoch, before the flag
+  if (is_met()) [[likely]]
+    return {};
+  has_refused_ = true;
+  return Status(StatusCode::not_ready, "launches are still to be submitted");
 }
 
-std::vector<size_t> Relations::unmet_launches() {
-  const Held held(lock_);
+std::vector<size_t> Relations::unmet_launches() const {
   std::vector<size_t> found;
   for (size_t node = 0; node < required_.size(); ++node)
     if (is_unmet(node)) found.push_back(node);
@@ -141,10 +109,8 @@ std::vector<size_t> Relations::unmet_launches() {
 }
 
 void Relations::override_counts_for_test(uint64_t epoch, uint64_t generation) {
-  const Held held(lock_);
   epoch_ = epoch;
-  std::ranges::fill(submitted_, generation);
-  std::ranges::fill(freed_, generation);
+  for (Count& runs : runs_) runs.store(generation, std::memory_order_relaxed);
   std::ranges::fill(required_, generation);
 }
 

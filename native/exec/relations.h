@@ -6,36 +6,37 @@
 //
 // Occurrences count, because a node may run several times in one epoch (loops): the n-th run of a
 // Free requires the n-th submission of each launch of its row. With, per node,
-//   submitted = runs of a relation launch, freed = runs of a Free, required = the largest demand,
-// the invariant is   unmet == number of launches with submitted < required.
+//   runs = how often it ended well, required = the largest demand on a launch,
+// a launch is unmet while   runs < required.
 // Several Frees that require the same occurrence of a launch so count once, and a launch that was
 // submitted before its Free satisfies it at once.
 //
-// An epoch is one run. Only a node that ended well is recorded; the first abort status is kept and
-// wakes everyone who waits.
+// No step takes a lock. A launch only counts its own runs, and counts only grow: what was once seen
+// as met stays so until the next Free. So who frees keeps the launches that it saw unmet in a
+// chain, and takes off those that are met when it has to know.
+//
+// An epoch is one run. Only a node that ended well is recorded; the first abort status is kept.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <utility>
 #include <vector>
 
-#include "base/spin_lock.h"
 #include "base/status.h"
 #include "exec/schedule.h"
 #include "memory/recycle_gate.h"
 
 namespace grainline {
 
-// Shared fields: everything non-atomic is read and written under lock_, but rows_ and membership_,
-// which only prepare writes. unmet_ and aborted_ are written under lock_ and read without it.
+// Who calls what: the Frees of all rows are recorded, and wait, is_met and has_refused_wait called,
+// by one thread at a time, each seeing what the one before did: the memory worker. A launch is
+// recorded by one thread at a time too, any other one. Shared fields: runs_ and aborted_, and
+// abort_status_ under lock_. prepare and begin_epoch: while nobody records.
 class Relations final : public RecycleGate {
  public:
-  // What wait does while launches are unmet: block, or return not_ready so that the allocation can
-  // be tried again later (see has_refused_wait).
-  enum class Waiting : uint8_t { block, refuse };
-
   // Takes the rows of `nodes` nodes, which must outlive the use, and sizes the state once and for
   // all. invalid_argument as check_rows; then the rows of before stay in force. Not during an
   // epoch.
@@ -44,53 +45,54 @@ class Relations final : public RecycleGate {
   size_t memory_bytes() const;
 
   // internal when the count of epochs is exhausted; then the epoch is aborted.
-  Status begin_epoch(Waiting waiting);
+  Status begin_epoch();
   uint64_t epoch() const { return epoch_; }
 
   // A node ended well. false: the epoch was aborted before, and nothing was recorded.
   bool record(size_t node) {
-    const bool is_free = offsets_ != nullptr && offsets_[node] != offsets_[node + 1];
-    if (!is_free && (membership_.empty() || !membership_[node])) return true;
-    return record_related(node, is_free);
+    if (roles_.empty() || roles_[node] == 0) return true;
+    return record_related(node);
   }
   // Only the first abort of an epoch counts.
   void abort(Status status);
 
-  // The recycle gate: ok when nothing is unmet, the abort status in an aborted epoch.
+  // The recycle gate: ok when nothing is unmet, the abort status in an aborted epoch, else
+  // not_ready: then the allocation can be tried again later.
   Status wait() override;
-  bool is_met() const noexcept { return unmet_.load(std::memory_order_acquire) == 0; }
-  bool is_aborted() const noexcept { return aborted_.load(std::memory_order_acquire); }
-  // Whether wait has returned not_ready since the last call. By the thread that waits.
+  bool is_met() noexcept;
+  // Whether wait has returned not_ready since the last call.
   bool has_refused_wait() noexcept { return std::exchange(has_refused_, false); }
 
-  // For reports: the launches that are unmet now, ascending.
-  std::vector<size_t> unmet_launches();
+  // For reports: the launches that are unmet now, ascending. By any thread that sees the Frees.
+  std::vector<size_t> unmet_launches() const;
 
   void override_counts_for_test(uint64_t epoch, uint64_t generation);
 
  private:
-  bool record_related(size_t node, bool is_free);
-  bool record_free(size_t node);
-  bool record_launch(size_t node);
-  bool is_unmet(size_t launch) const { return submitted_[launch] < required_[launch]; }
-  void abort_locked(Status status);
-  void wake_all();
+  using Count = std::atomic<uint64_t>;
+  static constexpr uint8_t kFree = 1, kLaunch = 2;
+  static constexpr uint64_t kUnchained = 0, kEnd = UINT64_MAX;
+
+  bool record_related(size_t node);
+  void require(size_t launch, uint64_t generation);
+  bool is_unmet(size_t launch) const {
+    // Acquire: who sees the count sees what the submission wrote.
+    return runs_[launch].load(std::memory_order_acquire) < required_[launch];
+  }
 
   const IdRows* rows_ = nullptr;
-  const int64_t* offsets_ = nullptr;  // of rows_; null: no relations
-  std::vector<uint64_t> submitted_, freed_, required_;
-  std::vector<uint8_t> membership_;  // is a launch of some row
-
-  SpinLock lock_;
-  uint64_t epoch_ = 0;
-  Status abort_status_;
-  Waiting waiting_ = Waiting::block;
+  std::vector<uint8_t> roles_;  // kFree: has a row; kLaunch: stands in one
+  // By whoever runs the node.
+  std::vector<Count> runs_;
+  // By who frees. chain_: the number of the next launch, plus one, or kEnd; kUnchained: not in it.
+  std::vector<uint64_t> required_, chain_;
+  uint64_t chain_begin_ = kEnd;
   bool has_refused_ = false;
-  // Release with each change, so that who sees 0 sees what the last submission wrote.
-  std::atomic<uint64_t> unmet_{0};
-  std::atomic<bool> aborted_{false};
-  std::atomic<uint32_t> wakes_{0};    // grows when waiters must look again
-  std::atomic<uint32_t> waiters_{0};  // who sleeps on wakes_, or is about to
+
+  uint64_t epoch_ = 0;
+  std::mutex lock_;
+  Status abort_status_;
+  std::atomic<bool> aborted_{false};  // release, after the status
 };
 
 }  // namespace grainline

@@ -104,7 +104,7 @@ bool WorkerTeam::run(RunState& state) {
   if (Status status = start_threads(); !status.is_ok()) return state.fail(std::move(status));
   reset(state);
   if (has_relations_) {
-    Status status = relations_.begin_epoch(Relations::Waiting::refuse);
+    Status status = relations_.begin_epoch();
     if (!status.is_ok()) return state.fail(std::move(status));
     state.allocator.set_gate(&relations_);
   }

@@ -186,6 +186,24 @@ TEST(executor_runs_allocate_nothing) {
   }
 }
 
+// Frees ahead of their launches on a worker of their own: every run is an epoch of the relations.
+TEST(R30_R56_ten_thousand_runs_with_relations_allocate_nothing) {
+  std::vector<ToyNode> nodes;
+  for (int64_t i = 0; i < 30; i += 3) {
+    nodes.push_back({"AllocMemory", {}, {}});
+    nodes.push_back({"FreeMemoryHoldAddr", {i}, {i + 2}});
+    nodes.push_back({"Launch", {i}, {}});
+  }
+  ToyRun run(program_of(nodes), {ExecutorKind::multi_worker, 3, 1});
+  EXPECT(run.run().is_ok(), "the first run makes threads");
+  bool are_ok = true;
+  const size_t before = news;
+  for (int turn = 0; turn < 10'000; ++turn) are_ok &= run.run().is_ok();
+  const bool is_quiet = news == before;
+  EXPECT(are_ok, "every run");
+  EXPECT(is_quiet, "nothing was allocated");
+}
+
 // Long enough that whoever waits for it looks whether the others can move.
 TEST(executor_a_long_wait_allocates_nothing) {
   const auto slow = [](RunState& state, const Node& node) {
