@@ -16,8 +16,8 @@ from grainline.base.dims import Expr, evaluate, symbol
 from grainline.base.dtypes import F32
 from grainline.codegen.kernel import emit, emit_variants
 from grainline.codegen.llvm import LinkedObject, compile_object, link_object
-from grainline.codegen.mma_stream import chunk_panels
-from grainline.codegen.mma_tile import TILE_ROWS
+from grainline.codegen.mma_stream import FETCHING_ROWS, chunk_panels
+from grainline.codegen.mma_tile import TILE_ROWS, panels_together
 from grainline.plan.mma import CHUNK_PANELS, describe
 from grainline.plan.panels import PANEL, STRIP_ROWS, WIDE_STRIP_ROWS, pack_panels
 from grainline.plan.planner import plan
@@ -27,6 +27,7 @@ from grainline.tile.build import ProgramBuilder, Value
 from grainline.tile.ir import Axis, TileProgram
 
 GUARD = 17
+FETCH = r"@llvm.prefetch.p0\(.*, i32 0, i32 1, i32 1\)"
 ROWS = (*range(1, 18), 19, 22, 25, 31, 100, 129)
 EXTENTS_K = (0, 1, 3, 32, 384, 1000)
 EXTENTS_N = (0, 1, 2, 15, 16, 17, 33, 384, 1000)
@@ -266,6 +267,29 @@ def test_every_row_is_stored_once_in_any_tile(n: int) -> None:
         want = c.astype(np.float64) + a.astype(np.float64) @ b.astype(np.float64)
         compiled.run([a, pack_panels(b), c], {"M": m})
         assert np.allclose(c, want, 1e-5, 1e-5), f"{m} rows"
+
+
+def test_rows_that_a_strip_lacks_need_no_edge() -> None:
+    """They store what the last row stores. Only ragged columns, and rows that read what they write, take the long way."""
+    has_edge = [
+        "@edge(" in emit(plans_of(program)["strips"]).text
+        for program in (product_program("panels", 20, 192), product_program("panels", 20, 40), accumulating(192))
+    ]
+    # Without wide vectors every number of rows has a tile of its own.
+    assert has_edge == [False, True, host_target().has_avx512]
+
+
+@pytest.mark.parametrize("n", (64, 384))
+def test_strips_fetch_every_line_once(n: int) -> None:
+    """A turn of a tile's loop fetches as many lines as it reads of B, or none; every strip has its turns."""
+    lanes = 16 if host_target().has_avx512 else 8
+    text = emit(plans_of(product_program("panels", 384, n))["strips"]).text
+    for body in re.findall(r"define internal void @tile(.*?)\n}", text, re.DOTALL):
+        rows = int(body.split("(")[0])
+        fetched = [len(re.findall(FETCH, block)) for block in re.split(r"\n\w+:", body)]
+        panels = panels_together(lanes, rows, n)
+        unroll = 2 if panels > 1 and panels * rows * (PANEL // lanes) < 12 else 4
+        assert [count for count in fetched if count] == ([] if rows < FETCHING_ROWS else [panels * unroll])
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -147,6 +147,10 @@ class ModuleText:
         self._functions.append(lines)
         return FunctionText(self, name, lines)
 
+    def calls(self, name: str) -> bool:
+        """Whether a function emitted so far calls @name."""
+        return any(f"@{name}(" in line for function in self._functions for line in function.body)
+
     @property
     def text(self) -> str:
         parts = [*self._declarations, "", *(function.text for function in self._functions)]

@@ -78,37 +78,34 @@ def _contract(w: Writer, size: tuple[DigitStrip, int], rows: int, bases: list[st
     sums = [w.function.splat(start, PANEL) for _ in bases for start in starts]
     unroll = 4 if len(bases) == 1 else 2
     whole = steps // unroll * unroll
-    strides = [str(DIGITS * QUAD), str(LINE_BYTES)] + ([w.mul(share.pace, str(len(bases)))] if share else [])
-    paces = [Reg(w.mul(stride, str(unroll)), I64) for stride in strides]
+    strides = [i64(unroll * DIGITS * QUAD), i64(unroll * LINE_BYTES)]
 
-    def several(_at: Reg, carried: Sequence[Reg]) -> list[Reg]:
-        places, sums = carried[: len(strides)], carried[len(strides) :]
-        sums = _steps(w, strip, (rows, bases, share), sums, places, unroll)
-        return [*map(w.function.moved, places, paces), *sums]
+    def several(at: Reg, carried: Sequence[Reg]) -> list[Reg]:
+        places, sums = carried[: len(strides)], carried[len(strides) : fixed]
+        to_go = [fetch(w, share, (at, each), len(bases), unroll) for each in carried[fixed:]]
+        sums = _steps(w, strip, (rows, bases), sums, places, unroll)
+        return [*map(w.function.moved, places, strides), *sums, *to_go]
 
     # An address without an index: processors take a multiplication apart from a load that has one.
     start = Reg(w.function.raw("ptrtoint ptr %a to i64"), I64)
-    places = [start, *(i64(0) for _ in strides[1:])]
-    sums = w.function.loop(i64(0), i64(whole), unroll, [*places, *sums], several)
-    return _steps(w, strip, (rows, bases, share), sums[len(strides) :], sums[: len(strides)], steps - whole)
+    fixed, to_go = len(strides) + len(sums), [Reg(share.first, I64)] if share is not None else []
+    sums = w.function.loop(i64(0), i64(whole), unroll, [start, i64(0), *sums, *to_go], several)
+    return _steps(w, strip, (rows, bases), sums[len(strides) : fixed], sums[: len(strides)], steps - whole)
 
 
 def _steps(
     w: Writer,
     strip: DigitStrip,
-    reads: tuple[int, list[str], Share | None],
+    reads: tuple[int, list[str]],
     sums: Sequence[Reg],
     places: Sequence[Reg],
     count: int,
 ) -> list[Reg]:
-    """`count` consecutive steps, straight-line; `reads` are rows of A, panels of B, lines for later.
+    """`count` consecutive steps, straight-line; `reads` are rows of A and panels of B.
 
-    `places` of the first step: its address in the first row of A, then the bytes before it in a panel of B and in
-    what is fetched.
+    `places` of the first step: its address in the first row of A, then the bytes before it in a panel of B.
     """
-    current, (rows, bases, share), f = list(sums), reads, w.function
-    if share is not None and count:
-        fetch(w, share, places[2].text, len(bases) * count)
+    current, (rows, bases), f = list(sums), reads, w.function
     a = f.raw(f"inttoptr i64 {places[0].text} to ptr")
     for step in range(count):
         lines = []

@@ -40,6 +40,12 @@ def streams_of(product: Product) -> tuple[Stream, ...]:
     return tuple(found)
 
 
+def rewrites(product: Product) -> bool:
+    """Whether a register epilogue reads what it writes, so that no row may pass twice."""
+    views = [{o.view for o in product.epilogue if o.op == op} for op in ("load", "store")]
+    return not views[0].isdisjoint(views[1])
+
+
 class RegisterEpilogue:
     """Emits the epilogue of `product` for single vectors.
 

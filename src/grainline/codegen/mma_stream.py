@@ -2,7 +2,7 @@
 
 The weights of a model do not stay in cache from one run to the next, so the strip that reads a chunk of B first would
 wait for memory and the strips after it would not. Instead every strip computes with one chunk and fetches its share of
-the next: the lines of a share are spread evenly over the steps of its tiles.
+the next, no line twice: a prefetch takes as much of the way to the second level as a load.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from grainline.base.dims import Expr
 from grainline.base.dtypes import I64
-from grainline.codegen.emit import FAR, Reg
+from grainline.codegen.emit import FAR, Reg, i64
 from grainline.codegen.mma_text import Writer
 from grainline.plan.mma import CHUNK_PANELS, Product
 
@@ -20,12 +20,12 @@ LINE_BYTES = 64
 # A chunk has at least so many rows of panels (k times panels): a call of a tile function is then cheap beside its work.
 # A short chunk keeps what nobody fetched ahead, the first chunk of a call, short as well.
 CHUNK_STEPS = 768
-# Panels of a chunk for strips of three rows, whose tiles read three panels together.
-THREE_ROW_PANELS = 6
+# Panels of a chunk for strips of few rows: a multiple of all that their tiles read together.
+FEW_ROWS_PANELS = 6
 # Tiles of fewer rows do so little per line that fetching costs more than it saves; they read many streams at once.
 FETCHING_ROWS = 3
-# The largest multiple that an address takes.
-SCALED_PACES = 8
+# More turns than a loop has.
+NEVER = 1 << 62
 
 
 def chunk_panels(product: Product) -> int:
@@ -43,17 +43,15 @@ def fetches_ahead(product: Product) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a call of a tile function fetches: `pace` bytes per panel and step of k, from `start` on. 0: nothing.
-
-    `odd` are 1, 3, 5 and 7 paces, for those who step through it: an address may add 1, 2, 4 or 8 times a number.
-    """
+    """What a call of a tile function fetches of the lines at `start`, which are as many as it reads of B: those of
+    every `period`-th turn of its loops over k, from the turn `first` of each on."""
 
     start: str
-    pace: str
-    odd: tuple[str, ...] = ()
+    first: str
+    period: str
 
     def arguments(self) -> str:
-        return f", ptr {self.start}, i64 {self.pace}"
+        return f", ptr {self.start}, i64 {self.first}, i64 {self.period}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +75,7 @@ def shares(
     `strips` are the first strip of the group, the one after its last and the one after the last of the run.
     """
     first, after, high = strips
-    count = w.sub(after, first)
-    pace = w.divide(w.add(w.sub(count, "1"), str(LINE_BYTES)), count)
-    k = w.extent(product.k.extent)
-    size = w.mul(w.mul(pace, w.binary("lshr", step, "4")), k)
+    period = w.sub(after, first)
     # After the last chunk the next group of strips starts again, or the next run follows.
     behind = w.choose(w.less(after, high), "0", run.count)
 
@@ -88,9 +83,8 @@ def shares(
         following = w.add(at, step)
         target = w.choose(w.less(following, run.count), following, behind)
         wanted = w.less(target, run.reach)
-        chunk = w.at(run.b, w.mul(target, k))
-        mine = w.function.pointer(chunk, Reg(w.mul(size, slot), I64), 1)
-        return Share(w.choose(wanted, mine, run.b, "ptr"), w.choose(wanted, pace, "0"))
+        chunk = w.at(run.b, w.mul(target, w.extent(product.k.extent)))
+        return Share(w.choose(wanted, chunk, run.b, "ptr"), w.choose(wanted, slot, str(NEVER)), period)
 
     return share
 
@@ -98,21 +92,22 @@ def shares(
 def group_share(w: Writer, k_extent: int | Expr, column: str) -> Share:
     """Inside a tile function: what the group of panels at `column` fetches."""
     lines = w.mul(w.extent(k_extent), w.binary("lshr", column, "4"))
-    start = w.function.pointer("%ahead", Reg(w.mul(lines, "%pace"), I64), 1)
-    return Share(start, "%pace", tuple(w.mul("%pace", str(number)) for number in range(1, SCALED_PACES, 2)))
+    return Share(w.function.pointer("%ahead", Reg(lines, I64), LINE_BYTES), "%first", "%period")
 
 
-def fetch(w: Writer, share: Share, place: str, paces: int) -> None:
-    """Fetches `paces` paces of a share, from byte `place` on.
+def fetch(w: Writer, share: Share, turn: tuple[Reg, Reg], panels: int, steps: int) -> Reg:
+    """Fetches, if it is due, what a turn of `steps` steps for a group of `panels` has to; `turn` is (k, turns to go).
 
-    Far from the first level: that one holds the rows of A.
+    Returns the turns to go at the next one. Far from the first level: that one holds the rows of A.
     """
-    address = w.function.pointer(share.start, Reg(place, I64), 1)
-    for number in range(paces):
-        rest = number % SCALED_PACES
-        if rest == 0:
-            address = w.function.pointer(address, Reg(share.pace, I64), SCALED_PACES) if number else address
-            w.function.prefetch(address, FAR)
-            continue
-        scale = rest & -rest
-        w.function.prefetch(w.function.pointer(address, Reg(share.odd[rest // scale // 2], I64), scale), FAR)
+    k, to_go = turn
+    is_due = w.function.compare("icmp eq", to_go, i64(0))
+
+    def lines() -> list[Reg]:
+        place = w.function.pointer(share.start, Reg(w.mul(k.text, str(panels)), I64), LINE_BYTES)
+        for number in range(panels * steps):
+            w.function.prefetch(w.at(place, str(number * LINE_BYTES // 4)), FAR)
+        return [Reg(share.period, I64)]
+
+    (to_go,) = w.function.when(is_due, [to_go], lines)
+    return Reg(w.add(to_go.text, "-1"), I64)

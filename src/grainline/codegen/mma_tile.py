@@ -13,17 +13,18 @@ from dataclasses import dataclass
 from grainline.base.dims import Expr
 from grainline.base.dtypes import F32, I64
 from grainline.codegen.emit import FIRST_LEVEL, Reg, constant
-from grainline.codegen.mma_epilogue import RegisterEpilogue, streams_of
+from grainline.codegen.mma_epilogue import RegisterEpilogue, rewrites, streams_of
 from grainline.codegen.mma_stream import FETCHING_ROWS, Share, fetch, group_share
 from grainline.codegen.mma_text import KernelText, Writer
 from grainline.plan.mma import Product
 from grainline.plan.panels import PANEL, STRIP_ROWS, WIDE_STRIP_ROWS
 
 # By floats of a vector and row count, the panels read together: enough independent chains to hide the FMA latency,
-# few enough to leave registers for B and A. All divide the panels of a chunk and of a column range.
+# few enough to leave registers for B and A. All divide the panels of a chunk and of a column range. Where there are two
+# numbers, the first is for columns that are whole groups of so many panels.
 PANELS_TOGETHER = {
-    8: {1: 6, 2: 3, 3: 2, 4: 1, 5: 1, 6: 1},
-    16: {1: 6, 2: 6, 3: 3, 4: 2, 5: 2, 6: 2, 8: 2, 12: 2},
+    8: {1: (6,), 2: (3,), 3: (2,), 4: (1,), 5: (1,), 6: (1,)},
+    16: {1: (6,), 2: (6,), 3: (3,), 4: (3, 2), 5: (3, 2), 6: (3, 2), 8: (2,), 12: (2,)},
 }
 # By the most rows of a strip, the row counts that have a tile function. A strip of another count is the beginning of
 # the next larger tile: B passes once, and there is less to compile than with a function for each.
@@ -63,7 +64,7 @@ class TileForm:
     def parameters(self) -> list[tuple[str, str]]:
         fixed = [("ptr", "a"), ("i64", "rows"), ("ptr", "b"), ("i64", "brow"), ("i64", "bpanel")]
         fixed += [("i64", "cols"), ("i64", "ldc")]
-        ahead = [("ptr", "ahead"), ("i64", "pace")] if self.fetches_ahead else []
+        ahead = [("ptr", "ahead"), ("i64", "first"), ("i64", "period")] if self.fetches_ahead else []
         depth = [("i64", "depth")] if self.takes_depth else []
         return fixed + [("ptr", name[1:]) for name in self.pointers()] + ahead + depth
 
@@ -73,6 +74,12 @@ def fewest_rows(rows: int, strip_rows: int) -> int:
     return max((each for each in TILE_ROWS[strip_rows] if each < rows), default=0) + 1
 
 
+def panels_together(lanes: int, rows: int, columns: int | Expr) -> int:
+    """The panels that a tile of `rows` rows reads together."""
+    numbers = PANELS_TOGETHER[lanes][rows]
+    return next((n for n in numbers if isinstance(columns, int) and columns % (n * PANEL) == 0), numbers[-1])
+
+
 def tile_functions(kernel: KernelText, form: TileForm) -> None:
     """@tile<rows> for every tile that a strip of the product may have."""
     for rows in TILE_ROWS[form.product.strip_rows]:
@@ -80,12 +87,12 @@ def tile_functions(kernel: KernelText, form: TileForm) -> None:
 
 
 def tile_function(kernel: KernelText, form: TileForm, rows: int) -> None:
-    """`void @tile<size>(args, a, rows, b, brow, bpanel, cols, ldc, streams..., ahead, pace)`: `rows` rows, `cols` wide.
+    """`void @tile<size>(args, a, rows, b, brow, bpanel, cols, ldc, streams..., ahead, first, period)`: `rows` x `cols`.
 
-    The tile may have room for more rows than the strip has: those that are left repeat its last one.
+    The tile may have room for more rows than the strip has: those that are left repeat its last one, to its end.
     """
     w = kernel.internal(f"{form.prefix}tile{rows}", form.parameters())
-    panels = PANELS_TOGETHER[w.lanes][rows]
+    panels = panels_together(w.lanes, rows, form.product.n.extent)
     last = w.binary("ashr", w.add("%cols", "-1"), "4")
     a_rows = _row_bases(w, form, rows)
 
@@ -126,10 +133,15 @@ def _row_bases(w: Writer, form: TileForm, rows: int) -> list[str]:
         return ["%a"]
     if form.packs_a:
         return [w.at("%a", str(r)) for r in range(rows)]
-    fewest, stride = fewest_rows(rows, form.product.strip_rows), w.extent(form.a_row_stride)
+    stride = w.extent(form.a_row_stride)
+    return [w.at("%a", w.mul(stride, number)) for number in _row_numbers(w, form, rows)]
+
+
+def _row_numbers(w: Writer, form: TileForm, rows: int) -> list[str]:
+    """The row of the strip that each row of a tile computes: those that the strip may lack repeat its last one."""
+    fewest = fewest_rows(rows, form.product.strip_rows)
     last = w.add("%rows", "-1") if fewest < rows else ""
-    numbers = [str(r) if r < fewest else w.smaller(str(r), last) for r in range(rows)]
-    return [w.at("%a", w.mul(stride, number)) for number in numbers]
+    return [str(r) if r < fewest else w.smaller(str(r), last) for r in range(rows)]
 
 
 def panel_bases(w: Writer, form: TileForm, panels: int, column: str, last: str) -> tuple[list[str], list[str]]:
@@ -141,21 +153,24 @@ def panel_bases(w: Writer, form: TileForm, panels: int, column: str, last: str) 
 
 def _contract(w: Writer, form: TileForm, a_rows: list[str], bases: list[str], share: Share | None) -> list[Reg]:
     """Emits the contraction and returns the accumulators, numbered [panel][row][vector of the panel]."""
-    extent, reads = form.product.k.extent, (a_rows, bases, share)
+    extent, reads = form.product.k.extent, (a_rows, bases)
     accumulators = [constant(0.0, F32, w.lanes)] * (len(a_rows) * w.parts * len(bases))
-    strides = _strides(w, form, reads)
+    strides = _strides(form, a_rows)
 
     def run(start: str, stop: str, unroll: int, initial: list[Reg]) -> list[Reg]:
         # Where the operands are is added up beside k: a step would multiply for each of them.
         paces = [Reg(w.mul(stride, str(unroll)), I64) for stride in strides]
 
-        def steps(_k: Reg, carried: list[Reg]) -> list[Reg]:
-            places, sums = carried[: len(strides)], carried[len(strides) :]
+        def steps(k: Reg, carried: list[Reg]) -> list[Reg]:
+            places, sums = carried[: len(strides)], carried[len(strides) : fixed]
+            to_go = [fetch(w, share, (k, each), len(bases), unroll) for each in carried[fixed:]]
             sums = _k_steps(w, form, reads, sums, [place.text for place in places], unroll)
-            return [*map(w.function.moved, places, paces), *sums]
+            return [*map(w.function.moved, places, paces), *sums, *to_go]
 
-        first = [Reg(w.mul(start, stride), I64) for stride in strides]
-        return w.function.loop(Reg(start, I64), Reg(stop, I64), unroll, [*first, *initial], steps)[len(strides) :]
+        first, fixed = [Reg(w.mul(start, stride), I64) for stride in strides], len(strides) + len(initial)
+        to_go = [Reg(share.first, I64)] if share is not None and unroll > 1 else []
+        carried = [*first, *initial, *to_go]
+        return w.function.loop(Reg(start, I64), Reg(stop, I64), unroll, carried, steps)[len(strides) : fixed]
 
     # Steps that share a turn of the loop share its counting. Few rows that read several panels wait for B instead.
     unroll = 2 if len(bases) > 1 and len(accumulators) < 12 else 4
@@ -168,34 +183,29 @@ def _contract(w: Writer, form: TileForm, a_rows: list[str], bases: list[str], sh
     return run(whole, depth, 1, accumulators)
 
 
-def _strides(w: Writer, form: TileForm, reads: tuple[list[str], list[str], Share | None]) -> list[str]:
-    """How far one k moves on in a row of A and in a panel of B, in floats, and in what is fetched, in bytes."""
-    a_rows, bases, share = reads
-    a_step = str(form.product.strip_rows) if form.packs_a and len(a_rows) > 1 else "1"
-    ahead = [] if share is None else [w.mul(share.pace, str(len(bases)))]
-    return [a_step, form.b_row(), *ahead]
+def _strides(form: TileForm, a_rows: list[str]) -> list[str]:
+    """How far one k moves on in a row of A and in a panel of B, in floats."""
+    return [str(form.product.strip_rows) if form.packs_a and len(a_rows) > 1 else "1", form.b_row()]
 
 
 def _k_steps(
     w: Writer,
     form: TileForm,
-    reads: tuple[list[str], list[str], Share | None],
+    reads: tuple[list[str], list[str]],
     accumulators: Sequence[Reg],
     places: list[str],
     count: int,
 ) -> list[Reg]:
-    """`count` consecutive steps of k, straight-line; `reads` are rows of A, panels of B, lines for later.
+    """`count` consecutive steps of k, straight-line; `reads` are rows of A and panels of B.
 
     `places` are how far into each of them the first step is, as `_strides` counts.
     """
-    current, (a_rows, bases, share) = list(accumulators), reads
+    current, (a_rows, bases) = list(accumulators), reads
     if count == 0:
         return current
-    a_step, b_row = _strides(w, form, (a_rows, bases, None))
+    a_step, b_row = _strides(form, a_rows)
     a_starts = _row_starts(w, form, a_rows, places[0], len(bases))
     b_starts = [w.at(base, places[1]) for base in bases]
-    if share is not None:
-        fetch(w, share, places[2], len(bases) * count)
     for step in range(count):
         rows_of_b = [w.at(start, w.mul(b_row, str(step))) for start in b_starts]
         rows_of_a = [[w.at(start, w.mul(a_step, str(step))) for start in starts] for starts in a_starts]
@@ -272,7 +282,7 @@ def _finish(w: Writer, form: TileForm, rows: int, column: str, accumulators: lis
     conditions = []
     if not isinstance(n, int) or n % group != 0:
         conditions.append(w.less("%cols", w.add(column, str(group))))
-    if fewest_rows(rows, form.product.strip_rows) < rows:
+    if fewest_rows(rows, form.product.strip_rows) < rows and rewrites(form.product):
         conditions.append(w.less("%rows", str(rows)))
     if not conditions:
         _whole_group(w, form, rows, column, accumulators)
@@ -286,7 +296,7 @@ def _finish(w: Writer, form: TileForm, rows: int, column: str, accumulators: lis
 
 def _whole_group(w: Writer, form: TileForm, rows: int, column: str, accumulators: list[Reg]) -> None:
     epilogue = RegisterEpilogue(w, form.product, form.pointers())
-    row_pointers = [epilogue.row_pointers(str(r)) for r in range(rows)]
+    row_pointers = [epilogue.row_pointers(number) for number in _row_numbers(w, form, rows)]
     for j in range(len(accumulators) // (rows * w.parts)):
         for part in range(w.parts):
             at = w.add(column, str(j * PANEL + part * w.lanes))
@@ -312,7 +322,12 @@ def _ragged_group(w: Writer, form: TileForm, rows: int, column: str, accumulator
 
 
 def edge_function(kernel: KernelText, form: TileForm) -> None:
-    """`void @edge(args, tile, rows, column, cols, streams...)`: the epilogue of one spilled panel, masked to `cols`."""
+    """`void @edge(args, tile, rows, column, cols, streams...)`: the epilogue of one spilled panel, masked to `cols`.
+
+    Nothing where no tile calls it.
+    """
+    if not kernel.module.calls(f"{form.prefix}edge"):
+        return
     streams = [("ptr", name[1:]) for name in form.pointers()]
     fixed = [("ptr", "tile"), ("i64", "rows"), ("i64", "column"), ("i64", "cols")]
     w = kernel.internal(f"{form.prefix}edge", fixed + streams)
