@@ -3,14 +3,13 @@
 #include <time.h>
 
 #include <algorithm>
-#include <atomic>
+#include <cmath>
 #include <cstdio>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "base/clock.h"
-#include "base/relax.h"
 #include "cost/launch.h"
 #include "line_transfer.h"
 #include "memory/host_memory.h"
@@ -24,12 +23,12 @@ namespace {
 
 int32_t nothing(const uint64_t*, int64_t, int64_t, void*) { return 0; }
 
-std::atomic<int> begun{0};
-
-int32_t wait_for_both(const uint64_t*, int64_t, int64_t, void*) {
-  begun.fetch_add(1);
-  while (begun.load() < 2) cpu_relax();
-  return 0;
+// args: how many multiplications, each of which waits for the one before, make a block.
+int32_t multiply(const uint64_t* args, int64_t begin, int64_t end, void*) {
+  uint64_t product = 3;
+  for (uint64_t left = args[0] * static_cast<uint64_t>(end - begin); left != 0; --left)
+    product = product * product + left;
+  return product == 0 ? 1 : 0;  // never: squares of odd numbers and a count that ends with 1
 }
 
 int32_t burn_one_microsecond(const uint64_t*, int64_t begin, int64_t end, void*) {
@@ -60,6 +59,27 @@ TileKernel hidden(TileKernel kernel) {
   return pointer;
 }
 
+// Two tasks that take equally long, one for each thread, against one of them alone.
+void bench_sharing(Pool& pool) {
+  const TileKernel work = hidden(&multiply);
+  for (const uint64_t multiplications : {200, 500, 2000}) {
+    const uint64_t args[] = {multiplications};
+    const Dispatch both{work, args, 2, 1, 2, nullptr, 0};
+    std::vector<double> alone, pooled, bare;
+    for (int round = 0; round < 5; ++round) {
+      alone.push_back(median_ns(31, 100, [&] { work(args, 0, 1, nullptr); }));
+      pool.dispatch(both);
+      pooled.push_back(median_ns(31, 100, [&] { pool.dispatch(both); }));
+      bare.push_back(test::bare_hand_over_ns(work, args));
+    }
+    for (std::vector<double>* times : {&alone, &pooled, &bare})
+      std::sort(times->begin(), times->end());
+    const std::string task = " of " + std::to_string(std::lround(alone[2])) + " ns";
+    row(("what the pool adds to one of two tasks" + task).c_str(), pooled[2] - alone[2]);
+    row(("what two bare lines add to one" + task).c_str(), bare[2] - alone[2]);
+  }
+}
+
 void bench_dispatch() {
   Pool& pool = Pool::process();
   const TileKernel empty = hidden(&nothing);
@@ -77,11 +97,7 @@ void bench_dispatch() {
     pool.dispatch(two);
     row("dispatch to one hot thread, 2 empty tasks",
         median_ns(101, 1000, [&] { pool.dispatch(two); }));
-    const Dispatch shared{&wait_for_both, nullptr, 2, 1, 2, nullptr, 0};
-    row("the same, each thread surely runs one of them", median_ns(101, 1000, [&] {
-          begun.store(0);
-          pool.dispatch(shared);
-        }));
+    bench_sharing(pool);
     const Dispatch work{burn, nullptr, 16, 2, 2, nullptr, 0};
     row("16 x 1 us, one home", median_ns(51, 20, [&] { burn(nullptr, 0, 16, nullptr); }));
     row("16 x 1 us, two homes, 8 tasks", median_ns(51, 20, [&] { pool.dispatch(work); }));

@@ -245,6 +245,22 @@ TEST_OF_BOTH_POOLS(homes_own_tasks_that_lie_together) {
   }
 }
 
+TEST_OF_BOTH_POOLS(the_first_task_is_the_callers) {
+  const PretendProcessors eight(8);
+  const RunScope run;
+  static std::atomic<int> strays;
+  static std::thread::id caller;
+  caller = std::this_thread::get_id();
+  strays = 0;
+  const TileKernel kernel = [](const uint64_t*, int64_t begin, int64_t, void*) -> int32_t {
+    if (begin == 0 && std::this_thread::get_id() != caller) ++strays;
+    return 0;
+  };
+  for (int i = 0; i < scaled(3000); ++i)
+    Pool::process().dispatch({kernel, nullptr, 2 + i % 30, 1, 2 + i % 7, nullptr, 0});
+  EXPECT(strays == 0, "nobody steals what the caller begins with");
+}
+
 TEST_OF_BOTH_POOLS(nested_dispatch_runs_inline) {
   const PretendProcessors four(4);
   static std::atomic<int64_t> sum;

@@ -51,18 +51,11 @@ int32_t Pool::dispatch_parallel(const Dispatch& d) noexcept {
     unlock();
     return run_whole(d);
   }
-  const Job job{d.fn,
-                d.args,
-                d.blocks,
-                grain,
-                static_cast<uint32_t>(tasks),
-                homes,
-                d.scratch,
-                d.scratch_stride,
-                d.interrupt != nullptr ? &d : nullptr};
-  const uint32_t epoch = publish(job);
-  const int64_t own = work_logged(0, epoch, homes);
-  await_settled(static_cast<uint32_t>(tasks - own));
+  const Job job{d.fn, d.args, d.blocks, grain, d.scratch, d.interrupt != nullptr ? &d : nullptr};
+  const uint64_t cut = pack(static_cast<uint32_t>(tasks), static_cast<uint32_t>(homes));
+  const uint32_t epoch = publish(job, d.scratch_stride, cut);
+  const int64_t own = work_logged(0, epoch, cut);
+  await_settled(epoch, homes, static_cast<uint32_t>(tasks - own));
   // Relaxed: whoever set it settled its task afterwards, and all tasks are settled.
   const int32_t fault = fault_.load(relaxed);
   unlock();
@@ -76,21 +69,31 @@ bool Pool::try_lock() noexcept {
 
 void Pool::unlock() noexcept { busy_.store(0, std::memory_order_release); }
 
-uint32_t Pool::publish(const Job& job) noexcept {
-  const auto homes = static_cast<uint32_t>(job.homes);
-  // Relaxed: only the holder of busy_ writes it.
-  const uint32_t epoch = high_of(state_.load(relaxed)) + 1;
-  job_ = job;
-  caller_processor_.store(current_processor(), relaxed);
-  settled_.store(0, relaxed);
-  fault_.store(0, relaxed);
-  for (uint32_t home = 0; home < homes; ++home) {
-    const auto count = static_cast<uint32_t>(tasks_of_home(job.tasks, job.homes, home));
-    // Release: a successful claim (acquire) sees the job and the reset counters.
-    cursors_[home].word.store(pack(epoch, count), std::memory_order_release);
-  }
-  // seq_cst, against the parking thread's "announce, then read state": one of us sees the other.
-  state_.store(pack(epoch, homes), std::memory_order_seq_cst);
+// The caller's cursor comes first, so that whoever begins may steal from it, and home 1 last: what
+// it wakes has its offer by then.
+uint32_t Pool::publish(const Job& job, size_t scratch_stride, uint64_t cut) noexcept {
+  const uint32_t epoch = ++epoch_;
+  const int64_t tasks = high_of(cut), homes = low_of(cut);
+  // Relaxed: the stores of the cursors publish them. Nothing is written that is so already, or
+  // everyone's copy of the line would be lost.
+  if (const int here = current_processor(); caller_processor_.load(relaxed) != here)
+    caller_processor_.store(here, relaxed);
+  if (fault_.load(relaxed) != 0) fault_.store(0, relaxed);
+  const auto offer = [&](int64_t home, std::memory_order order) {
+    Offer& to = offers_[home];
+    to.job = job;
+    to.job.scratch += static_cast<size_t>(home) * scratch_stride;
+    to.cut.store(cut, relaxed);
+    const int64_t is_first_claimed = home == 0 && tasks > 0;
+    const int64_t left = tasks_of_home(tasks, homes, home) - is_first_claimed;
+    to.cursor.store(pack(epoch, static_cast<uint32_t>(left)), order);
+  };
+  // Release: a successful claim (acquire) sees the job and what was reset.
+  offer(0, std::memory_order_release);
+  for (int64_t home = homes - 1; home > 1; --home) offer(home, std::memory_order_release);
+  // seq_cst, against the parking thread's "announce, then read the cursor": one of us sees the
+  // other. Others are woken by those that home 1 wakes; one that is missed costs its help alone.
+  offer(1, std::memory_order_seq_cst);
   wake(1);
   return epoch;
 }
@@ -100,44 +103,46 @@ void Pool::warm(int homes) noexcept {
   if (homes <= 1 || !keeps_threads_hot() || !try_lock()) return;
   homes = start_threads(homes);
   // A dispatch without tasks: everyone comes, finds nothing, and is hot.
-  if (homes > 1) publish(Job{nullptr, nullptr, 0, 1, 0, homes, nullptr, 0, nullptr});
+  if (homes > 1) publish(Job{}, 0, pack(0, static_cast<uint32_t>(homes)));
   unlock();
 }
 
 // Own tasks in order, then one at a time from the right neighbours, in rounds. Pool threads settle
-// as they go; the caller returns how many it did and settles nothing.
-int64_t Pool::work(int home, uint32_t epoch, int homes) noexcept {
-  uint32_t count = 0;
-  while (uint32_t left = claim(home, epoch)) count += run_task(home, home, left, epoch);
-  if (home != 0) settle(count);
-  int64_t total = count;
+// as they go; the caller returns how many it did and settles nothing. To a pool thread that comes
+// late `cut` may be that of another dispatch: then it claims nothing.
+int64_t Pool::work(int home, uint32_t epoch, uint64_t cut) noexcept {
+  const auto homes = static_cast<int>(low_of(cut));
+  const bool has_caller_one = high_of(cut) < 2 * low_of(cut);
+  uint32_t total = 0;
+  uint32_t left = home == 0 ? high_of(cut) / low_of(cut) : claim(home, epoch);
+  for (; left != 0; left = claim(home, epoch)) total += run_task(home, home, left, epoch);
+  if (home != 0 && total != 0) settle(home, epoch, total);
   for (bool has_found = true; has_found;) {
     has_found = false;
     for (int step = 1; step < homes; ++step) {
       const int owner = (home + step) % homes;
-      const uint32_t left = claim(owner, epoch);
+      left = owner == 0 && has_caller_one ? 0 : claim(owner, epoch);
       if (left == 0) continue;
       has_found = true;
-      count = run_task(home, owner, left, epoch);
-      if (home != 0) settle(count);
-      total += count;
+      total += run_task(home, owner, left, epoch);
+      if (home != 0) settle(home, epoch, total);
     }
   }
   return total;
 }
 
-int64_t Pool::work_logged(int home, uint32_t epoch, int homes) noexcept {
+int64_t Pool::work_logged(int home, uint32_t epoch, uint64_t cut) noexcept {
   if (!log_.is_on()) [[likely]]
-    return work(home, epoch, homes);
+    return work(home, epoch, cut);
   const int64_t begin_ns = now_ns();
-  const int64_t tasks = work(home, epoch, homes);
+  const int64_t tasks = work(home, epoch, cut);
   if (tasks > 0) log_.add({begin_ns, now_ns(), home, tasks});
   return tasks;
 }
 
 // 0: nothing left, or the dispatch of that epoch is over. Else the count before this claim.
 uint32_t Pool::claim(int owner, uint32_t epoch) noexcept {
-  std::atomic<uint64_t>& word = cursors_[owner].word;
+  std::atomic<uint64_t>& word = offers_[owner].cursor;
   uint64_t seen = word.load(relaxed);
   while (high_of(seen) == epoch && low_of(seen) != 0) {
     // Acquire: the job's fields as published (the store and all claims are one release sequence).
@@ -149,7 +154,7 @@ uint32_t Pool::claim(int owner, uint32_t epoch) noexcept {
 
 // Everything that is left, to be skipped. Relaxed: nothing is read on the strength of it.
 uint32_t Pool::claim_rest(int owner, uint32_t epoch) noexcept {
-  std::atomic<uint64_t>& word = cursors_[owner].word;
+  std::atomic<uint64_t>& word = offers_[owner].cursor;
   uint64_t seen = word.load(relaxed);
   while (high_of(seen) == epoch && low_of(seen) != 0) {
     if (word.compare_exchange_weak(seen, pack(epoch, 0), relaxed, relaxed)) return low_of(seen);
@@ -159,14 +164,15 @@ uint32_t Pool::claim_rest(int owner, uint32_t epoch) noexcept {
 
 // Returns how many tasks are done with: this one, and after a fault the rest of its home.
 uint32_t Pool::run_task(int home, int owner, uint32_t left, uint32_t epoch) noexcept {
-  const Job& job = job_;  // stable: we hold an unsettled claim
+  // Stable, both: we hold an unsettled claim.
+  const Job& job = offers_[home].job;
+  const uint64_t cut = offers_[home].cut.load(relaxed);
   if (fault_.load(relaxed) != 0) return 1 + claim_rest(owner, epoch);
-  const int64_t begin = (first_task(job.tasks, job.homes, owner + 1) - left) * job.grain;
+  const int64_t begin = (first_task(high_of(cut), low_of(cut), owner + 1) - left) * job.grain;
   const int64_t end = begin + std::min(job.grain, job.blocks - begin);
-  void* scratch = job.scratch + static_cast<size_t>(home) * job.scratch_stride;
   const int32_t result = job.in_pieces == nullptr
-                             ? job.fn(job.args, begin, end, scratch)
-                             : run_pieces(*job.in_pieces, begin, end, scratch, home == 0);
+                             ? job.fn(job.args, begin, end, job.scratch)
+                             : run_pieces(*job.in_pieces, begin, end, job.scratch, home == 0);
   if (result == 0) [[likely]]
     return 1;
   int32_t none = 0;
@@ -190,34 +196,42 @@ int32_t Pool::run_pieces(const Dispatch& d, int64_t begin, int64_t end, void* sc
   return 0;
 }
 
-void Pool::settle(uint32_t count) noexcept {
-  if (count == 0) return;
-  // Release part: the kernel's results. seq_cst, against the caller's "set parked, then read
-  // settled". After this line the job may be gone, and the flag below another dispatch's: then the
+// `count`: all that this home has done of the dispatch.
+void Pool::settle(int home, uint32_t epoch, uint32_t count) noexcept {
+  // Release part: the kernel's results. seq_cst, against the caller's "set parked, then read what
+  // is done". After this line the offer may be another dispatch's, and the flag below too: then the
   // wake-up is needless and harmless.
-  settled_.fetch_add(count, std::memory_order_seq_cst);
+  done_[home].word.store(pack(epoch, count), std::memory_order_seq_cst);
   if (caller_parked_.load(std::memory_order_seq_cst) != 0 && caller_parked_.exchange(0) != 0)
     wake_sleeper(caller_parked_);
 }
 
-// The tasks that others claimed. Acquire: their results.
-void Pool::await_settled(uint32_t count) noexcept {
+// Have the pool threads done `count` tasks? seq_cst, see settle; its acquire part: their results.
+bool Pool::have_settled(uint32_t epoch, int homes, uint32_t count) const noexcept {
+  uint32_t settled = 0;
+  for (int home = 1; home < homes; ++home) {
+    const uint64_t word = done_[home].word.load(std::memory_order_seq_cst);
+    if (high_of(word) == epoch) settled += low_of(word);
+  }
+  return settled == count;
+}
+
+void Pool::await_settled(uint32_t epoch, int homes, uint32_t count) noexcept {
   if (count == 0) return;
   for (int spin = 0; spin < kWaitSpins && has_processor_for_all(); ++spin) {
-    if (settled_.load(std::memory_order_acquire) == count) return;
+    if (have_settled(epoch, homes, count)) return;
     cpu_relax();
   }
   const int64_t give_up_ns = now_ns() + kWaitYieldNs;
-  while (settled_.load(std::memory_order_acquire) != count) {
+  while (!have_settled(epoch, homes, count)) {
     if (now_ns() < give_up_ns) {
       sched_yield();
       continue;
     }
     caller_parked_.store(1, std::memory_order_seq_cst);
-    if (settled_.load(std::memory_order_seq_cst) == count) break;
-    sleep_on(caller_parked_, 1);
+    if (!have_settled(epoch, homes, count)) sleep_on(caller_parked_, 1);
+    caller_parked_.store(0, relaxed);
   }
-  caller_parked_.store(0, relaxed);
 }
 
 }  // namespace grainline

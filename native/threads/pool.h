@@ -8,10 +8,17 @@
 //
 // Claim protocol. Every home has a cursor: epoch of the dispatch << 32 | tasks left. A task is
 // claimed by a compare-exchange that must find the claimer's epoch and a count above zero, so a
-// thread that comes late finds nothing and touches nothing. The caller leaves when all tasks are
-// settled; it never waits for a thread that claimed none.
-//   The job's plain fields are read only between a successful claim and the settling of that task.
-//   In this time the dispatch cannot end, so nobody writes them.
+// thread that comes late finds nothing and touches nothing. The caller's first task is its own
+// without a claim. The caller leaves when all tasks are settled; it never waits for a thread that
+// claimed none.
+//   The plain fields of an offer are read only between a successful claim and the settling of that
+//   task. In this time the dispatch cannot end, so nobody writes them.
+//
+// Cache lines. A line that goes from one processor to another takes as long as a hundred
+// instructions, so a hand-over moves two: the offer, which holds all that its home needs to begin
+// and is what the home spins on, and the word in which the home says how many tasks it has done.
+// What changes seldom lies apart from both. Nobody looks at a home that has nothing to steal by its
+// share alone.
 //
 // Threads. Nothing starts before the first parallel dispatch. A pool thread spins for at most
 // kHotNs after its last job, and only while a Run is active and processors are left for it;
@@ -62,10 +69,11 @@ struct Dispatch {
 
 // Who writes and who reads what is shared:
 //   busy_         callers: the lock of everything that a dispatch writes. Never waited for.
-//   job_          written by the holder of busy_, read by holders of an unsettled claim.
-//   state_        epoch << 32 | homes of the newest dispatch; written by the holder of busy_.
-//   cursors_[i]   filled by the holder of busy_, counted down by everyone.
-//   settled_, fault_        pool threads add; the caller reads. Reset by the holder of busy_.
+//   epoch_        the holder of busy_ alone.
+//   offers_[i]    written by the holder of busy_; the cursor is counted down by everyone, the job
+//                 read by thread i when it holds an unsettled claim.
+//   done_[i]      written by thread i, read by the caller: epoch << 32 | tasks that it settled.
+//   fault_        whoever runs tasks writes the first one; the holder of busy_ resets it.
 //   slots_[i].sleeper       announced by thread i before it sleeps; cleared by whoever wakes it.
 //   slots_[i].thread, avoided   written by thread i as it starts; avoided then by whoever wakes it.
 //   caller_processor_  written by the holder of busy_, read by wakers. A hint.
@@ -122,18 +130,21 @@ class Pool {
   static constexpr auto relaxed = std::memory_order_relaxed;
   friend class RunScope;
 
-  struct alignas(64) Job {
+  struct Job {
     TileKernel fn = nullptr;
     const uint64_t* args = nullptr;
     int64_t blocks = 0;
     int64_t grain = 0;
-    uint32_t tasks = 0;
-    int32_t homes = 0;
-    std::byte* scratch = nullptr;
-    size_t scratch_stride = 0;
+    std::byte* scratch = nullptr;         // of this home
     const Dispatch* in_pieces = nullptr;  // the caller's, where it can be interrupted
   };
-  struct alignas(64) Cursor {
+  struct alignas(64) Offer {
+    std::atomic<uint64_t> cursor{0};  // epoch << 32 | tasks left
+    std::atomic<uint64_t> cut{0};     // tasks << 32 | homes
+    Job job;
+  };
+  static_assert(sizeof(Offer) == 64);
+  struct alignas(64) Done {
     std::atomic<uint64_t> word{0};
   };
   struct alignas(64) Slot {
@@ -157,30 +168,30 @@ class Pool {
   bool try_lock() noexcept;
   void unlock() noexcept;
   int start_threads(int homes) noexcept;
-  uint32_t publish(const Job& job) noexcept;
+  uint32_t publish(const Job& job, size_t scratch_stride, uint64_t cut) noexcept;
 
-  int64_t work(int home, uint32_t epoch, int homes) noexcept;
-  int64_t work_logged(int home, uint32_t epoch, int homes) noexcept;
+  int64_t work(int home, uint32_t epoch, uint64_t cut) noexcept;
+  int64_t work_logged(int home, uint32_t epoch, uint64_t cut) noexcept;
   uint32_t claim(int owner, uint32_t epoch) noexcept;
   uint32_t claim_rest(int owner, uint32_t epoch) noexcept;
   uint32_t run_task(int home, int owner, uint32_t left, uint32_t epoch) noexcept;
-  void settle(uint32_t count) noexcept;
-  void await_settled(uint32_t count) noexcept;
+  void settle(int home, uint32_t epoch, uint32_t count) noexcept;
+  bool have_settled(uint32_t epoch, int homes, uint32_t count) const noexcept;
+  void await_settled(uint32_t epoch, int homes, uint32_t count) noexcept;
 
   [[noreturn]] void serve(int home) noexcept;
-  uint64_t await_change(int home, uint64_t seen, int64_t hot_until_ns) noexcept;
-  uint64_t park(int home, uint64_t seen) noexcept;
+  uint32_t await_offer(int home, uint32_t seen, int64_t hot_until_ns) noexcept;
+  uint32_t park(int home, uint32_t seen) noexcept;
   void wake(int home) noexcept;
   void keep_off_the_caller(int home) noexcept;
   bool may_spin(int home) const noexcept;
   bool has_processor_for_all() const noexcept;
 
-  Job job_;
-  alignas(64) std::atomic<uint64_t> state_{0};
   alignas(64) std::atomic<uint32_t> busy_{0};
+  uint32_t epoch_ = 0;
   std::atomic<int> started_{0};
-  alignas(64) std::atomic<uint32_t> settled_{0};
-  std::atomic<int32_t> fault_{0};
+  // Read by all who work, written seldom.
+  alignas(64) std::atomic<int32_t> fault_{0};
   std::atomic<uint32_t> caller_parked_{0};
   std::atomic<int> caller_processor_{-1};
   alignas(64) std::atomic<int> active_runs_{0};
@@ -190,7 +201,8 @@ class Pool {
   std::atomic<bool> never_spins_{false};
   std::atomic<bool> has_fork_hook_{false};
   PoolLog log_;
-  Cursor cursors_[kMaxHomes];
+  Offer offers_[kMaxHomes];
+  Done done_[kMaxHomes];
   Slot slots_[kMaxHomes];
 };
 

@@ -99,27 +99,29 @@ void* Pool::thread_main(void* home) {
 }
 
 [[noreturn]] void Pool::serve(int home) noexcept {
-  uint64_t seen = 0;
+  uint32_t seen = 0;
   slots_[home].thread.store(current_thread(), relaxed);
   keep_off_the_caller(home);
   int64_t hot_until_ns = now_ns() + kHotNs;
   for (;;) {
-    seen = await_change(home, seen, hot_until_ns);
-    const auto homes = static_cast<int>(seen & UINT32_MAX);
-    if (home >= homes) continue;
+    seen = await_offer(home, seen, hot_until_ns);
+    // Relaxed: it steers, and may be that of another dispatch already.
+    const uint64_t cut = offers_[home].cut.load(relaxed);
+    const auto homes = static_cast<int>(cut & UINT32_MAX);
     for (int child = 2 * home; child <= 2 * home + 1 && child < homes; ++child) wake(child);
-    work_logged(home, static_cast<uint32_t>(seen >> 32), homes);
+    work_logged(home, seen, cut);
     hot_until_ns = now_ns() + kHotNs;
   }
 }
 
-// Acquire: nothing is read on the strength of the state alone, but the wake-ups that follow must
-// come after it. The cursors order the rest.
-uint64_t Pool::await_change(int home, uint64_t seen, int64_t hot_until_ns) noexcept {
+// The epoch of an offer that is not `seen`. Acquire: the offers of those whom we wake for it come
+// before it.
+uint32_t Pool::await_offer(int home, uint32_t seen, int64_t hot_until_ns) noexcept {
+  const std::atomic<uint64_t>& cursor = offers_[home].cursor;
   while (may_spin(home)) {
     for (int pause = 0; pause < kPausesPerLook; ++pause) {
-      const uint64_t state = state_.load(std::memory_order_acquire);
-      if (state != seen) return state;
+      const uint64_t word = cursor.load(std::memory_order_acquire);
+      if (word >> 32 != seen) return static_cast<uint32_t>(word >> 32);
       cpu_relax();
     }
     if (now_ns() > hot_until_ns) break;
@@ -127,15 +129,15 @@ uint64_t Pool::await_change(int home, uint64_t seen, int64_t hot_until_ns) noexc
   return park(home, seen);
 }
 
-uint64_t Pool::park(int home, uint64_t seen) noexcept {
+uint32_t Pool::park(int home, uint32_t seen) noexcept {
   Sleeper& sleeper = slots_[home].sleeper;
   for (;;) {
-    // seq_cst both, against publish: "store state, then wake".
+    // seq_cst both, against publish: "store the cursor, then wake".
     sleeper.announce(!keeps_threads_hot());
-    const uint64_t state = state_.load(std::memory_order_seq_cst);
-    if (state != seen) {
+    const uint64_t word = offers_[home].cursor.load(std::memory_order_seq_cst);
+    if (word >> 32 != seen) {
       sleeper.withdraw();
-      return state;
+      return static_cast<uint32_t>(word >> 32);
     }
     sleeper.sleep();
   }
@@ -171,7 +173,7 @@ void Pool::after_fork_in_child() {
   pool.processors_.store(0, relaxed);
   pool.active_runs_.store(runs_of_this_thread, relaxed);
   pool.caller_parked_.store(0, relaxed);
-  for (Cursor& cursor : pool.cursors_) cursor.word.store(0, relaxed);
+  for (Offer& offer : pool.offers_) offer.cursor.store(0, relaxed);
   for (Slot& slot : pool.slots_) {
     slot.sleeper.reset();
     slot.avoided.store(-1, relaxed);
