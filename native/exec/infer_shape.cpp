@@ -190,8 +190,9 @@ bool RunState::is_worth_waking(const Group& group) {
     const auto first = static_cast<size_t>(program_->launches[launch].variant_begin);
     const double alone = choose(program_->variants[first], 1).time_ps;
     is_splittable_ |= alone > costs.hot_paid_ps + costs.hot_delay_ps;
-    if (homes_allowed > 1)
-      saved_ps += alone - choose(program_->variants[first], homes_allowed).time_ps;
+    if (homes_allowed <= 1) continue;
+    shared_choices_[launch] = choose(program_->variants[first], homes_allowed);
+    saved_ps += alone - shared_choices_[launch].time_ps;
   }
   if (is_wanted) return true;
   if (!Pool::process().keeps_threads_hot()) return saved_ps > 0;
@@ -219,16 +220,17 @@ const TableRow* RunState::tabulated(const LaunchRow& launch) const {
   return &p.table_rows[static_cast<size_t>(table.row_begin) + point];
 }
 
-// The variant that the launch's table names, else the one that ends first by its prediction.
-LaunchChoice RunState::choose_variant(const LaunchRow& row, int homes,
-                                      const VariantRow** best) const {
+// The variant that the launch's table names, else the one that ends first by its prediction. What
+// the first one takes on more than one home is known from is_worth_waking.
+LaunchChoice RunState::choose_variant(size_t launch, int homes, const VariantRow** best) const {
+  const LaunchRow& row = program_->launches[launch];
   const VariantRow* candidates = &program_->variants[static_cast<size_t>(row.variant_begin)];
   if (const TableRow* said = tabulated(row)) {
     *best = candidates + (homes > 1 ? said->variant : said->alone);
     return tabulated_launch(*said, value((*best)->blocks), homes);
   }
   *best = candidates;
-  LaunchChoice choice = choose(*candidates, homes);
+  LaunchChoice choice = homes > 1 ? shared_choices_[launch] : choose(*candidates, homes);
   for (int64_t v = 1; v < row.variant_end - row.variant_begin; ++v) {
     const LaunchChoice trial = choose(candidates[v], homes);
     if (trial.time_ps >= choice.time_ps) continue;
@@ -243,7 +245,7 @@ void RunState::tile_launch(size_t launch, int homes) {
   const Program& p = *program_;
   const LaunchRow& row = p.launches[launch];
   const VariantRow* best = nullptr;
-  const LaunchChoice choice = choose_variant(row, homes, &best);
+  const LaunchChoice choice = choose_variant(launch, homes, &best);
   const size_t stride = (static_cast<size_t>(value(best->scratch_bytes)) + kMemoryAlignment - 1) &
                         ~(kMemoryAlignment - 1);
   uint64_t* argument = &arguments[static_cast<size_t>(p.argument_begin[launch])];

@@ -23,6 +23,7 @@ RunState::RunState(std::shared_ptr<const Program> program, Device& run_on)
   dispatches.resize(p.launches.size());
   costs_ps.resize(p.launches.size());
   variants.resize(p.launches.size());
+  shared_choices_.resize(p.launches.size());
   arguments.resize(static_cast<size_t>(p.argument_begin.back()));
   argument_words.resize(p.launches.size());
   copies.resize(p.tensor_copies.size());

@@ -208,18 +208,19 @@ class RunState {
   bool is_worth_waking(const Group& group);
   LaunchChoice choose(const VariantRow& variant, int homes) const;
   const TableRow* tabulated(const LaunchRow& launch) const;
-  LaunchChoice choose_variant(const LaunchRow& row, int homes, const VariantRow** best) const;
+  LaunchChoice choose_variant(size_t launch, int homes, const VariantRow** best) const;
   void tile_launch(size_t launch, int homes);
 
   std::shared_ptr<const Program> program_;
   std::mutex failure_lock_;
   std::thread::id failed_thread_;
   std::vector<const int64_t*> input_dims_;
-  std::vector<int64_t> dims_;       // observed now
-  std::vector<int64_t> seen_dims_;  // that the values of each group were derived from
-  std::vector<uint8_t> is_known_;   // per group: values and tilings fit seen_dims_
-  int tiled_homes_ = 0;             // homes_allowed that the tilings were made with
-  bool is_splittable_ = true;       // some launch is large enough for homes_allowed to matter
+  std::vector<int64_t> dims_;                 // observed now
+  std::vector<int64_t> seen_dims_;            // that the values of each group were derived from
+  std::vector<uint8_t> is_known_;             // per group: values and tilings fit seen_dims_
+  std::vector<LaunchChoice> shared_choices_;  // per launch, of its first variant on homes_allowed
+  int tiled_homes_ = 0;                       // homes_allowed that the tilings were made with
+  bool is_splittable_ = true;  // some launch is large enough for homes_allowed to matter
   int64_t poll_budget_ps_ = 0;
   int64_t last_poll_ns_ = 0;  // 0: not polled in this run
   // The caller met a signal. Read by threads of streams; relaxed: it carries no data.

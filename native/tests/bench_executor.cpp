@@ -173,9 +173,67 @@ void bench_prepare() {
   std::printf("  bytes: %zu\n", relations.memory_bytes());
 }
 
+// One InferShape of one input of two dims, and launches whose work follows from both: worth two
+// threads as a rule, a little different each.
+std::shared_ptr<const Program> inferring(int64_t launches, int64_t variants) {
+  auto p = std::make_shared<Program>(*program_of(
+      {{"InferShape", {}, {}, [](RunState& state, const Node&) { return state.infer_shape(0); }}},
+      1));
+  p->inputs = {{0, 0, 2, 0, -1, 0}};
+  const auto work = [&](Operation op, int64_t a, int64_t b) {
+    p->instructions.push_back({static_cast<int64_t>(op), a, b});
+    return static_cast<int64_t>(p->constants.size() + p->instructions.size()) - 1;
+  };
+  for (int64_t v = 0; v < launches * variants; ++v) p->constants.push_back(40 + v % 7);
+  const int64_t rows = work(Operation::dim, 0, 0), columns = work(Operation::dim, 1, 0);
+  const int64_t elements = work(Operation::mul, rows, columns);
+  for (int64_t v = 0; v < launches * variants; ++v) {
+    const int64_t cost_ps = work(Operation::mul, elements, v);
+    p->variants.push_back({0, rows, cost_ps, rows, elements, columns, 0, 0});
+  }
+  p->tile_kernels = {[](const uint64_t*, int64_t, int64_t, void*) -> int32_t { return 0; }};
+  p->argument_begin.assign(static_cast<size_t>(launches) + 1, 0);
+  for (int64_t row = 0; row < launches; ++row) {
+    p->launches.push_back({row * variants, (row + 1) * variants, 0, 0, 0, 0, 0, -1, -1, -1});
+    p->group_launches.push_back(row);
+  }
+  p->groups = {{0, static_cast<int64_t>(p->instructions.size()), 0, 0, 0, launches, 0, 2, 0, 0}};
+  return p;
+}
+
+double per_inference(ToyRun& run, bool has_new_extents) {
+  constexpr int kRepeats = 200;
+  int64_t dims[] = {1000, 600};
+  std::byte* data = nullptr;
+  return median_ns(101, kRepeats, [&] {
+    for (int i = 0; i < kRepeats; ++i) {
+      if (has_new_extents) dims[0] = 400 + (dims[0] * 7 + 13) % 1500;
+      static_cast<void>(run.state().bind_input(0, data, nullptr, 2, dims).is_ok());
+      static_cast<void>(run.run().is_ok());
+    }
+  });
+}
+
+// Against the same run without launches, whose extents are as new.
+void bench_extents() {
+  constexpr int64_t kLaunches = 50;
+  for (const int threads : {1, 2})
+    for (const int64_t variants : {1, 2}) {
+      const ExecutorOptions options{ExecutorKind::sequential, 0, threads};
+      ToyRun none(inferring(0, variants), options), many(inferring(kLaunches, variants), options);
+      std::printf("extents of %d launches of %d variants, %d threads, per launch\n",
+                  static_cast<int>(kLaunches), static_cast<int>(variants), threads);
+      for (const bool is_new : {true, false})
+        row(is_new ? "  new" : "  remembered",
+            (per_inference(many, is_new) - per_inference(none, is_new)) / kLaunches);
+      row("  a whole run of one InferShape, remembered", per_inference(many, false));
+    }
+}
+
 }  // namespace
 
 int main() {
+  bench_extents();
   bench_nodes();
   bench_edges();
   bench_relations();
