@@ -19,22 +19,8 @@ TopologicalPlan::TopologicalPlan(const Program& program) {
   const size_t nodes = program.nodes.size();
   waits.assign(nodes, 0);
   for (size_t node = 0; node < nodes; ++node) {
-    const bool is_switch = type_of(program, node).control == Control::branch;
-    followers.push_back({static_cast<uint32_t>(watchers.size()), 0, -1});
-    if (is_switch) {
-      followers.back().switch_row = static_cast<int32_t>(switches.size());
-      const auto branches = static_cast<size_t>(program.nodes[node].b);
-      switches.emplace_back(branches);
-    }
-    for (const int64_t id : program.watchers.row(node)) {
-      const auto watcher = static_cast<uint32_t>(id);
-      ++waits[watcher];
-      if (is_switch && type_of(program, watcher).control == Control::pivot)
-        switches.back()[static_cast<size_t>(program.nodes[watcher].a)] = watcher;
-      else
-        watchers.push_back(watcher);
-    }
-    followers.back().end = static_cast<uint32_t>(watchers.size());
+    followers.push_back(add_followers(program, node));
+    for (const int64_t watcher : program.watchers.row(node)) ++waits[static_cast<size_t>(watcher)];
   }
   for (size_t node = 0; node < nodes; ++node) {
     if (type_of(program, node).control == Control::join) waits[node] = std::min(waits[node], 1u);
@@ -42,12 +28,37 @@ TopologicalPlan::TopologicalPlan(const Program& program) {
   }
 }
 
-ReadyQueue::ReadyQueue(size_t nodes) : ring_(std::bit_ceil(nodes + 1)), mask_(ring_.size() - 1) {}
+TopologicalPlan::Followers TopologicalPlan::add_followers(const Program& program, size_t node) {
+  const bool is_switch = type_of(program, node).control == Control::branch;
+  std::vector<uint32_t> found, pivots;
+  if (is_switch) pivots.resize(static_cast<size_t>(program.nodes[node].b));
+  for (const int64_t id : program.watchers.row(node)) {
+    const auto watcher = static_cast<uint32_t>(id);
+    if (is_switch && type_of(program, watcher).control == Control::pivot)
+      pivots[static_cast<size_t>(program.nodes[watcher].a)] = watcher;
+    else
+      found.push_back(watcher);
+  }
+  const bool is_apart = is_switch || found.size() > Followers::kInRow;
+  Followers row{{}, static_cast<uint32_t>(found.size()) & 0x3FFFFFFF, is_apart, is_switch};
+  if (!is_apart) {
+    std::ranges::copy(found, row.row);
+    return row;
+  }
+  row.row[0] = static_cast<uint32_t>(watchers.size());
+  watchers.insert(watchers.end(), found.begin(), found.end());
+  watchers.insert(watchers.end(), pivots.begin(), pivots.end());
+  return row;
+}
 
-void ReadyBits::clear() {
+ReadyQueue::ReadyQueue(size_t nodes) : ring_(std::bit_ceil(nodes + 1)) {}
+
+ReadyBits::ReadyBits(size_t nodes) : words_(nodes / 64 + 1), end_(static_cast<uint32_t>(nodes)) {}
+
+ReadyBits::Cursor ReadyBits::begin() {
   std::ranges::fill(words_, 0u);  // a run that failed leaves some
   words_[end_ / 64] = uint64_t{1} << (end_ % 64);
-  first_ = 0;
+  return {words_.data(), words_[0], 0, end_};
 }
 
 template <typename Ready>
@@ -59,42 +70,48 @@ std::vector<typename TopologicalWalk<Ready>::Wait> TopologicalWalk<Ready>::waits
 }
 
 template <typename Ready>
-void TopologicalWalk<Ready>::notify(uint32_t node) {
-  const Wait wait = waits_[node];
+inline void TopologicalWalk<Ready>::notify(uint32_t node, Cursor& ready) {
+  Wait& wait = waits_[node];
   const uint32_t left = wait.left - 1;
-  waits_[node].left = left == 0 ? wait.all : left;
-  ready_.push_if(left == 0, node);
+  const uint32_t is_ready = left == 0;
+  wait.left = left | (wait.all & (0 - is_ready));  // right whichever way the branch goes
+  if (is_ready) ready.push(node);
 }
 
 template <typename Ready>
-void TopologicalWalk<Ready>::notify_all(const RunState& state, uint32_t node) {
+inline void TopologicalWalk<Ready>::notify_all(const RunState& state, uint32_t node,
+                                               Cursor& ready) {
   const TopologicalPlan::Followers& row = plan_.followers[node];
-  for (uint32_t i = row.begin; i < row.end; ++i) notify(plan_.watchers[i]);
-  if (row.switch_row >= 0) [[unlikely]]
-    notify(plan_.switches[static_cast<size_t>(row.switch_row)][state.choices[node]]);
+  const uint32_t count = row.count;
+  const uint32_t* watcher = row.is_apart ? plan_.watchers.data() + row.row[0] : row.row;
+  for (const uint32_t* const end = watcher + count; watcher != end; ++watcher)
+    notify(*watcher, ready);
+  if (row.is_switch) [[unlikely]]
+    notify(watcher[state.choices[node]], ready);
 }
 
 template <typename Ready>
 template <bool kObserved>
-bool TopologicalWalk<Ready>::walk(RunState& state) {
+bool TopologicalWalk<Ready>::walk(RunState& state, Cursor ready) {
   const std::atomic<int32_t>& terminate = *state.terminate;
   const Node* const nodes = state.program().nodes.data();
-  for (uint32_t node; ready_.pop(&node);) {
+  for (uint32_t node; ready.pop(&node);) {
     // Relaxed: the flag carries no data, and a late look costs one node.
     if (terminate.load(std::memory_order_relaxed)) [[unlikely]]
       return state.fail(StatusCode::cancelled, "the run was cancelled");
     if (run_node<kObserved>(state, nodes[node], node, 0)) [[unlikely]]
       return true;
-    notify_all(state, node);
+    notify_all(state, node, ready);
   }
   return false;
 }
 
 template <typename Ready>
 bool TopologicalWalk<Ready>::run(RunState& state) {
-  ready_.clear();
-  for (const uint32_t node : plan_.starts) ready_.push_if(true, node);
-  const bool has_failed = state.observer == nullptr ? walk<false>(state) : walk<true>(state);
+  Cursor ready = ready_.begin();
+  for (const uint32_t node : plan_.starts) ready.push(node);
+  const bool has_failed =
+      state.observer == nullptr ? walk<false>(state, ready) : walk<true>(state, ready);
   if (has_failed) waits_ = waits_of(plan_);
   return has_failed;
 }

@@ -8,7 +8,6 @@
 //   a join (WaitAnyone) becomes ready with every single notification.
 #pragma once
 
-#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -25,72 +24,90 @@ class RunState;
 struct TopologicalPlan {
   explicit TopologicalPlan(const Program& program);
 
-  // Of a node: its part of watchers, and its row in switches, or -1.
+  // The watchers of a node, but for the pivots of a switch. Few stand in the row itself: the way
+  // from a node to the next one is a chain of loads, and that is one less. Else is_apart: row[0] is
+  // where they stand in `watchers`, those of a switch with its pivots, by branch, behind them.
   struct Followers {
-    uint32_t begin, end;
-    int32_t switch_row;
+    static constexpr size_t kInRow = 3;
+    uint32_t row[kInRow];
+    uint32_t count : 30, is_apart : 1, is_switch : 1;
   };
 
   std::vector<Followers> followers;
-  std::vector<uint32_t> watchers;               // as of Program, but for the pivots of switches
-  std::vector<uint32_t> waits;                  // notifications that each node waits for
-  std::vector<uint32_t> starts;                 // nodes that wait for none
-  std::vector<std::vector<uint32_t>> switches;  // per switch: its pivots, by branch
+  std::vector<uint32_t> watchers;
+  std::vector<uint32_t> waits;   // notifications that each node waits for
+  std::vector<uint32_t> starts;  // nodes that wait for none
+
+ private:
+  Followers add_followers(const Program& program, size_t node);
 };
 
 // Ready nodes in the order in which they became ready. No allocation after construction.
 class ReadyQueue {
  public:
   explicit ReadyQueue(size_t nodes);
-  void clear() { head_ = tail_ = 0; }
-  void push_if(bool is_ready, uint32_t node) {
-    if (is_ready) ring_[tail_++ & mask_] = node;
-  }
-  // false: there is none.
-  bool pop(uint32_t* node) {
-    if (head_ == tail_) return false;
-    *node = ring_[head_++ & mask_];
-    return true;
-  }
+
+  // What a walk changes: its own copy, which stays in registers. The branches here and in notify
+  // are foretold well, as a graph is walked again and again; without them the next node could not
+  // be looked at before the last one is done with.
+  struct Cursor {
+    uint32_t* ring;
+    size_t mask, head, tail;  // how many were taken, and put
+
+    void push(uint32_t node) { ring[tail++ & mask] = node; }
+    // false: there is none.
+    bool pop(uint32_t* node) {
+      if (head == tail) return false;
+      *node = ring[head++ & mask];
+      return true;
+    }
+  };
+  Cursor begin() { return {ring_.data(), ring_.size() - 1, 0, 0}; }
 
  private:
   std::vector<uint32_t> ring_;
-  const size_t mask_;
-  size_t head_ = 0, tail_ = 0;  // how many were taken, and put
 };
 
 // Ready nodes in the static order, as one bit per node. Nearly every edge leads forward in that
 // order, so the first ready node stands close behind the last one: a walk from begin to end looks
-// at each word once, and an edge back (a loop) at those between its ends once more. Invariants: no
-// bit stands before word first_; the bit behind the last node always stands.
+// at each word once, and an edge back (a loop) at those between its ends once more.
 class ReadyBits {
  public:
-  explicit ReadyBits(size_t nodes) : words_(nodes / 64 + 1), end_(static_cast<uint32_t>(nodes)) {
-    clear();
-  }
-  void clear();
-  // Without a branch: in this order it is hard to predict whether a node becomes ready.
-  void push_if(bool is_ready, uint32_t node) {
-    words_[node / 64] |= uint64_t{is_ready} << (node % 64);
-    first_ = std::min(first_, is_ready ? node / 64 : first_);
-  }
-  // false: there is none.
-  bool pop(uint32_t* node) {
-    uint32_t first = first_;
-    uint64_t word = words_[first];
-    while (word == 0) word = words_[++first];
-    first_ = first;
-    *node = first * 64 + static_cast<uint32_t>(std::countr_zero(word));
-    if (*node == end_) [[unlikely]]
-      return false;
-    words_[first] = word & (word - 1);
-    return true;
-  }
+  explicit ReadyBits(size_t nodes);
+
+  // As above. Invariants: `current` is the word number `first`, whose place in words is out of
+  // date; no bit stands before it; the bit behind the last node always stands.
+  struct Cursor {
+    uint64_t* words;
+    uint64_t current;
+    uint32_t first, end;
+
+    void push(uint32_t node) {
+      const uint32_t word = node / 64;
+      if (word < first) [[unlikely]]
+        go_to(word);
+      (word == first ? current : words[word]) |= uint64_t{1} << (node % 64);
+    }
+    // false: there is none.
+    bool pop(uint32_t* node) {
+      while (current == 0) go_to(first + 1);
+      *node = first * 64 + static_cast<uint32_t>(std::countr_zero(current));
+      if (*node == end) [[unlikely]]
+        return false;
+      current &= current - 1;
+      return true;
+    }
+    void go_to(uint32_t word) {
+      words[first] = current;
+      current = words[word];
+      first = word;
+    }
+  };
+  Cursor begin();
 
  private:
   std::vector<uint64_t> words_;
   const uint32_t end_;
-  uint32_t first_ = 0;
 };
 
 // What one RunState needs to walk a plan. Ready: ReadyQueue or ReadyBits.
@@ -105,10 +122,12 @@ class TopologicalWalk final : public Walk {
   bool run(RunState& state) override;
 
  private:
+  using Cursor = typename Ready::Cursor;
+
   template <bool kObserved>
-  bool walk(RunState& state);
-  void notify(uint32_t node);
-  void notify_all(const RunState& state, uint32_t node);
+  bool walk(RunState& state, Cursor ready);
+  void notify(uint32_t node, Cursor& ready);
+  void notify_all(const RunState& state, uint32_t node, Cursor& ready);
 
   struct Wait {
     uint32_t left, all;  // notifications
