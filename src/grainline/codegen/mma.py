@@ -29,7 +29,7 @@ from grainline.codegen.mma_nest import (
     pack_right,
 )
 from grainline.codegen.mma_pack import pack_a_function, pack_b_function
-from grainline.codegen.mma_stream import FEW_ROWS_PANELS, Columns, Share, chunk_panels, fetches_ahead, shares
+from grainline.codegen.mma_stream import THREE_ROW_PANELS, Columns, Share, chunk_panels, fetches_ahead, shares
 from grainline.codegen.mma_strip import rows_function
 from grainline.codegen.mma_text import KernelText, Writer
 from grainline.codegen.mma_tile import TileForm, edge_function, tile_functions
@@ -247,11 +247,11 @@ class _Strips:
         """Columns of a chunk that strips share."""
         w = self.w
         panels = chunk_panels(self.product)
-        # A tile of few rows alone takes all columns at once; tiles that share B take turns.
-        wide = str(-(-panels // FEW_ROWS_PANELS) * FEW_ROWS_PANELS * PANEL)
+        # A tile of few rows alone takes all columns at once, up to six panels together; tiles that share B take turns.
+        wide = str(-(-panels // THREE_ROW_PANELS) * THREE_ROW_PANELS * PANEL)
         alone = w.less(self.rows.rows, str(STRIP_ROWS + 1))
         few = w.choose(alone, w.larger(columns, "1"), wide)
-        return w.choose(self.rows.has_few(w), few, str(panels * PANEL))
+        return w.choose(self.rows.has_three(w), few, str(panels * PANEL))
 
     def _multiply(
         self, strip: str, slot: str, b: tuple[str, str, str], column: str, columns: str, share: Share | None = None

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from grainline.base.dtypes import F32, I32, I64
 from grainline.codegen.emit import Reg, constant, i64
 from grainline.codegen.memory import load, store
-from grainline.codegen.mma_stream import FETCHING_ROWS, Share, fetch, group_share
+from grainline.codegen.mma_stream import FETCHING_ROWS, fetch, group_fetching
 from grainline.codegen.mma_text import KernelText, Writer
 from grainline.codegen.mma_tile import TileForm, finish_group, panel_bases, touch_results
 from grainline.plan.digits import DIGITS, HEAD_BYTES, DigitStrip
@@ -33,11 +33,11 @@ def digit_tile_function(kernel: KernelText, form: TileForm, k: int, rows: int) -
 
     def group(column: str) -> None:
         numbers, bases = panel_bases(w, form, panels, column, last)
-        share = None
+        fetching: list[Reg] = []
         if form.fetches_ahead and rows >= FETCHING_ROWS:
-            share = group_share(w, form.product.k.extent, column)
+            fetching = group_fetching(w, column)
             touch_results(w, form, (rows, panels), column)
-        sums = _contract(w, (strip, -(-k // QUAD)), rows, bases, share)
+        sums = _contract(w, (strip, -(-k // QUAD)), rows, bases, fetching)
         joined = []
         for slot in range(panels * rows):
             row, value = slot % rows, _join(w, strip, slot % rows, sums[slot * DIGITS :][:DIGITS])
@@ -69,7 +69,7 @@ def dot(w: Writer, total: Reg, unsigned: str, signed: str) -> Reg:
     return w.function.reg(f"call {total.type} @{name}({operands})", I32, total.lanes)
 
 
-def _contract(w: Writer, size: tuple[DigitStrip, int], rows: int, bases: list[str], share: Share | None) -> list[Reg]:
+def _contract(w: Writer, size: tuple[DigitStrip, int], rows: int, bases: list[str], fetching: list[Reg]) -> list[Reg]:
     """The sums, numbered [panel][row][digit]; `size` is (the strip, steps of four k)."""
     strip, steps = size
     starts = [
@@ -80,16 +80,16 @@ def _contract(w: Writer, size: tuple[DigitStrip, int], rows: int, bases: list[st
     whole = steps // unroll * unroll
     strides = [i64(unroll * DIGITS * QUAD), i64(unroll * LINE_BYTES)]
 
-    def several(at: Reg, carried: Sequence[Reg]) -> list[Reg]:
+    def several(_at: Reg, carried: Sequence[Reg]) -> list[Reg]:
         places, sums = carried[: len(strides)], carried[len(strides) : fixed]
-        to_go = [fetch(w, share, (at, each), len(bases), unroll) for each in carried[fixed:]]
+        ahead = fetch(w, carried[fixed:], len(bases) * unroll)
         sums = _steps(w, strip, (rows, bases), sums, places, unroll)
-        return [*map(w.function.moved, places, strides), *sums, *to_go]
+        return [*map(w.function.moved, places, strides), *sums, *ahead]
 
     # An address without an index: processors take a multiplication apart from a load that has one.
     start = Reg(w.function.raw("ptrtoint ptr %a to i64"), I64)
-    fixed, to_go = len(strides) + len(sums), [Reg(share.first, I64)] if share is not None else []
-    sums = w.function.loop(i64(0), i64(whole), unroll, [start, i64(0), *sums, *to_go], several)
+    fixed = len(strides) + len(sums)
+    sums = w.function.loop(i64(0), i64(whole), unroll, [start, i64(0), *sums, *fetching], several)
     return _steps(w, strip, (rows, bases), sums[len(strides) : fixed], sums[: len(strides)], steps - whole)
 
 

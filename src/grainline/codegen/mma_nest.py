@@ -114,9 +114,9 @@ class StripRows:
             after = w.choose(w.less(following, self.strips), after, self.rows)
         return first, w.sub(after, first)
 
-    def has_few(self, w: Writer) -> str:
-        """Whether some strip may have so few rows that its tiles read more than two panels together, as i1."""
-        return w.less(w.binary("lshr", self.share, "32"), "4" if self.unit == 1 else "2")
+    def has_three(self, w: Writer) -> str:
+        """Whether some strip may have three rows or fewer, as i1."""
+        return w.less(w.binary("lshr", self.share, "32"), str(4 // self.unit))
 
 
 @dataclass(frozen=True, slots=True)

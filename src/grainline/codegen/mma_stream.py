@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from grainline.base.dims import Expr
 from grainline.base.dtypes import I64
 from grainline.codegen.emit import FAR, Reg, i64
 from grainline.codegen.mma_text import Writer
@@ -20,8 +19,8 @@ LINE_BYTES = 64
 # A chunk has at least so many rows of panels (k times panels): a call of a tile function is then cheap beside its work.
 # A short chunk keeps what nobody fetched ahead, the first chunk of a call, short as well.
 CHUNK_STEPS = 768
-# Panels of a chunk for strips of few rows: a multiple of all that their tiles read together.
-FEW_ROWS_PANELS = 6
+# Panels of a chunk for strips of three rows, whose tiles read three panels together.
+THREE_ROW_PANELS = 6
 # Tiles of fewer rows do so little per line that fetching costs more than it saves; they read many streams at once.
 FETCHING_ROWS = 3
 # More turns than a loop has.
@@ -43,15 +42,15 @@ def fetches_ahead(product: Product) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a call of a tile function fetches of the lines at `start`, which are as many as it reads of B: those of
-    every `period`-th turn of its loops over k, from the turn `first` of each on."""
+    """What a call of a tile function fetches: `lines` for each of its panels, from `start` on, one after the other, in
+    every `period`-th turn of its loops over k. No lines: nothing."""
 
     start: str
-    first: str
+    lines: str
     period: str
 
     def arguments(self) -> str:
-        return f", ptr {self.start}, i64 {self.first}, i64 {self.period}"
+        return f", ptr {self.start}, i64 {self.lines}, i64 {self.period}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,9 @@ def shares(
     `strips` are the first strip of the group, the one after its last and the one after the last of the run.
     """
     first, after, high = strips
-    period = w.sub(after, first)
+    k, period = w.extent(product.k.extent), w.sub(after, first)
+    lines = w.divide(w.add(k, w.sub(period, "1")), period)
+    size = w.mul(w.mul(lines, str(LINE_BYTES)), w.binary("lshr", step, "4"))
     # After the last chunk the next group of strips starts again, or the next run follows.
     behind = w.choose(w.less(after, high), "0", run.count)
 
@@ -83,31 +84,35 @@ def shares(
         following = w.add(at, step)
         target = w.choose(w.less(following, run.count), following, behind)
         wanted = w.less(target, run.reach)
-        chunk = w.at(run.b, w.mul(target, w.extent(product.k.extent)))
-        return Share(w.choose(wanted, chunk, run.b, "ptr"), w.choose(wanted, slot, str(NEVER)), period)
+        mine = w.function.pointer(w.at(run.b, w.mul(target, k)), Reg(w.mul(size, slot), I64), 1)
+        return Share(w.choose(wanted, mine, run.b, "ptr"), w.choose(wanted, lines, "0"), period)
 
     return share
 
 
-def group_share(w: Writer, k_extent: int | Expr, column: str) -> Share:
-    """Inside a tile function: what the group of panels at `column` fetches."""
-    lines = w.mul(w.extent(k_extent), w.binary("lshr", column, "4"))
-    return Share(w.function.pointer("%ahead", Reg(lines, I64), LINE_BYTES), "%first", "%period")
+def group_fetching(w: Writer, column: str) -> list[Reg]:
+    """Inside a tile function, where the group of panels at `column` begins: the next line of its share and how many
+    turns of the loop over k until that is due."""
+    before = w.mul("%lines", w.binary("lshr", column, "4"))
+    start = w.function.pointer("%ahead", Reg(before, I64), LINE_BYTES)
+    is_idle = w.function.compare("icmp eq", Reg("%lines", I64), i64(0))
+    return [Reg(w.function.raw(f"ptrtoint ptr {start} to i64"), I64), w.function.select(is_idle, i64(NEVER), i64(0))]
 
 
-def fetch(w: Writer, share: Share, turn: tuple[Reg, Reg], panels: int, steps: int) -> Reg:
-    """Fetches, if it is due, what a turn of `steps` steps for a group of `panels` has to; `turn` is (k, turns to go).
+def fetch(w: Writer, fetching: list[Reg], count: int) -> list[Reg]:
+    """Fetches the next `count` lines if they are due, and gives `fetching` of the next turn. Of nothing: nothing.
 
-    Returns the turns to go at the next one. Far from the first level: that one holds the rows of A.
+    Far from the first level: that one holds the rows of A.
     """
-    k, to_go = turn
-    is_due = w.function.compare("icmp eq", to_go, i64(0))
+    if not fetching:
+        return []
+    line, to_go = fetching
 
     def lines() -> list[Reg]:
-        place = w.function.pointer(share.start, Reg(w.mul(k.text, str(panels)), I64), LINE_BYTES)
-        for number in range(panels * steps):
+        place = w.function.raw(f"inttoptr i64 {line.text} to ptr")
+        for number in range(count):
             w.function.prefetch(w.at(place, str(number * LINE_BYTES // 4)), FAR)
-        return [Reg(share.period, I64)]
+        return [Reg(w.add(line.text, str(count * LINE_BYTES)), I64), Reg("%period", I64)]
 
-    (to_go,) = w.function.when(is_due, [to_go], lines)
-    return Reg(w.add(to_go.text, "-1"), I64)
+    following, to_go = w.function.when(w.function.compare("icmp eq", to_go, i64(0)), fetching, lines)
+    return [following, Reg(w.add(to_go.text, "-1"), I64)]

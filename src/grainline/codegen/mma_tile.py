@@ -14,17 +14,16 @@ from grainline.base.dims import Expr
 from grainline.base.dtypes import F32, I64
 from grainline.codegen.emit import FIRST_LEVEL, Reg, constant
 from grainline.codegen.mma_epilogue import RegisterEpilogue, rewrites, streams_of
-from grainline.codegen.mma_stream import FETCHING_ROWS, Share, fetch, group_share
+from grainline.codegen.mma_stream import FETCHING_ROWS, fetch, group_fetching
 from grainline.codegen.mma_text import KernelText, Writer
 from grainline.plan.mma import Product
 from grainline.plan.panels import PANEL, STRIP_ROWS, WIDE_STRIP_ROWS
 
 # By floats of a vector and row count, the panels read together: enough independent chains to hide the FMA latency,
-# few enough to leave registers for B and A. All divide the panels of a chunk and of a column range. Where there are two
-# numbers, the first is for columns that are whole groups of so many panels.
+# few enough to leave registers for B and A. All divide the panels of a chunk and of a column range.
 PANELS_TOGETHER = {
-    8: {1: (6,), 2: (3,), 3: (2,), 4: (1,), 5: (1,), 6: (1,)},
-    16: {1: (6,), 2: (6,), 3: (3,), 4: (3, 2), 5: (3, 2), 6: (3, 2), 8: (2,), 12: (2,)},
+    8: {1: 6, 2: 3, 3: 2, 4: 1, 5: 1, 6: 1},
+    16: {1: 6, 2: 6, 3: 3, 4: 2, 5: 2, 6: 2, 8: 2, 12: 2},
 }
 # By the most rows of a strip, the row counts that have a tile function. A strip of another count is the beginning of
 # the next larger tile: B passes once, and there is less to compile than with a function for each.
@@ -64,7 +63,7 @@ class TileForm:
     def parameters(self) -> list[tuple[str, str]]:
         fixed = [("ptr", "a"), ("i64", "rows"), ("ptr", "b"), ("i64", "brow"), ("i64", "bpanel")]
         fixed += [("i64", "cols"), ("i64", "ldc")]
-        ahead = [("ptr", "ahead"), ("i64", "first"), ("i64", "period")] if self.fetches_ahead else []
+        ahead = [("ptr", "ahead"), ("i64", "lines"), ("i64", "period")] if self.fetches_ahead else []
         depth = [("i64", "depth")] if self.takes_depth else []
         return fixed + [("ptr", name[1:]) for name in self.pointers()] + ahead + depth
 
@@ -74,12 +73,6 @@ def fewest_rows(rows: int, strip_rows: int) -> int:
     return max((each for each in TILE_ROWS[strip_rows] if each < rows), default=0) + 1
 
 
-def panels_together(lanes: int, rows: int, columns: int | Expr) -> int:
-    """The panels that a tile of `rows` rows reads together."""
-    numbers = PANELS_TOGETHER[lanes][rows]
-    return next((n for n in numbers if isinstance(columns, int) and columns % (n * PANEL) == 0), numbers[-1])
-
-
 def tile_functions(kernel: KernelText, form: TileForm) -> None:
     """@tile<rows> for every tile that a strip of the product may have."""
     for rows in TILE_ROWS[form.product.strip_rows]:
@@ -87,22 +80,22 @@ def tile_functions(kernel: KernelText, form: TileForm) -> None:
 
 
 def tile_function(kernel: KernelText, form: TileForm, rows: int) -> None:
-    """`void @tile<size>(args, a, rows, b, brow, bpanel, cols, ldc, streams..., ahead, first, period)`: `rows` x `cols`.
+    """`void @tile<size>(args, a, rows, b, brow, bpanel, cols, ldc, streams..., ahead, lines, period)`: `rows` x `cols`.
 
     The tile may have room for more rows than the strip has: those that are left repeat its last one, to its end.
     """
     w = kernel.internal(f"{form.prefix}tile{rows}", form.parameters())
-    panels = panels_together(w.lanes, rows, form.product.n.extent)
+    panels = PANELS_TOGETHER[w.lanes][rows]
     last = w.binary("ashr", w.add("%cols", "-1"), "4")
     a_rows = _row_bases(w, form, rows)
 
     def group(column: str) -> None:
         numbers, bases = panel_bases(w, form, panels, column, last)
-        share = None
+        fetching: list[Reg] = []
         if form.fetches_ahead and rows >= FETCHING_ROWS:
-            share = group_share(w, form.product.k.extent, column)
+            fetching = group_fetching(w, column)
             touch_results(w, form, (rows, panels), column)
-        accumulators = _contract(w, form, a_rows, bases, share)
+        accumulators = _contract(w, form, a_rows, bases, fetching)
         finish_group(w, form, rows, (column, numbers), accumulators)
 
     w.loop("0", "%cols", PANEL * panels, group)
@@ -151,7 +144,7 @@ def panel_bases(w: Writer, form: TileForm, panels: int, column: str, last: str) 
     return numbers, [w.at("%b", w.mul(distance, number)) for number in numbers]
 
 
-def _contract(w: Writer, form: TileForm, a_rows: list[str], bases: list[str], share: Share | None) -> list[Reg]:
+def _contract(w: Writer, form: TileForm, a_rows: list[str], bases: list[str], fetching: list[Reg]) -> list[Reg]:
     """Emits the contraction and returns the accumulators, numbered [panel][row][vector of the panel]."""
     extent, reads = form.product.k.extent, (a_rows, bases)
     accumulators = [constant(0.0, F32, w.lanes)] * (len(a_rows) * w.parts * len(bases))
@@ -161,15 +154,14 @@ def _contract(w: Writer, form: TileForm, a_rows: list[str], bases: list[str], sh
         # Where the operands are is added up beside k: a step would multiply for each of them.
         paces = [Reg(w.mul(stride, str(unroll)), I64) for stride in strides]
 
-        def steps(k: Reg, carried: list[Reg]) -> list[Reg]:
+        def steps(_k: Reg, carried: list[Reg]) -> list[Reg]:
             places, sums = carried[: len(strides)], carried[len(strides) : fixed]
-            to_go = [fetch(w, share, (k, each), len(bases), unroll) for each in carried[fixed:]]
+            ahead = fetch(w, carried[fixed:], len(bases) * unroll)
             sums = _k_steps(w, form, reads, sums, [place.text for place in places], unroll)
-            return [*map(w.function.moved, places, paces), *sums, *to_go]
+            return [*map(w.function.moved, places, paces), *sums, *ahead]
 
         first, fixed = [Reg(w.mul(start, stride), I64) for stride in strides], len(strides) + len(initial)
-        to_go = [Reg(share.first, I64)] if share is not None and unroll > 1 else []
-        carried = [*first, *initial, *to_go]
+        carried = [*first, *initial, *(fetching if unroll > 1 else [])]
         return w.function.loop(Reg(start, I64), Reg(stop, I64), unroll, carried, steps)[len(strides) : fixed]
 
     # Steps that share a turn of the loop share its counting. Few rows that read several panels wait for B instead.
