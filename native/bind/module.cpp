@@ -8,7 +8,7 @@ namespace {
 
 // As _BINDING_VERSION of src/grainline/__init__.py: they grow together with every change of what
 // this module offers, so that a build left over from other sources is told apart at its import.
-constexpr int kBindingVersion = 4;
+constexpr int kBindingVersion = 5;
 
 int import_numpy() {
   import_array1(-1);

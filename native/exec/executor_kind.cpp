@@ -26,9 +26,8 @@ Status choose_kind(const Program& program, const ExecutorOptions& options, Execu
     return Status(
         StatusCode::invalid_argument,
         "a multi-worker executor has at least 2 workers, found " + std::to_string(options.workers));
-  const bool needs_order =
-      options.kind == ExecutorKind::sequential || options.kind == ExecutorKind::multi_worker;
-  const bool is_open = options.kind == ExecutorKind::automatic || (is_dynamic && needs_order);
+  const bool is_open = options.kind == ExecutorKind::automatic ||
+                       (is_dynamic && options.kind == ExecutorKind::sequential);
   if (!is_open) return {};
   *chosen = !is_dynamic                                        ? ExecutorKind::sequential
             : program.launches.size() < kLaunchesWorthPriority ? ExecutorKind::topological

@@ -25,9 +25,8 @@ struct ExecutorOptions {
 bool has_control_flow(const Program& program);
 
 // What `automatic` stands for, by the shape of the program; any other kind is itself, but
-// sequential and multi_worker need a static order, so a program with control flow runs as
-// `automatic` would. invalid_argument: the kind cannot run this program, or the options contradict
-// each other.
+// sequential needs a static order, so a program with control flow runs as `automatic` would.
+// invalid_argument: the kind cannot run this program, or the options contradict each other.
 Status choose_kind(const Program& program, const ExecutorOptions& options, ExecutorKind* chosen);
 
 }  // namespace grainline

@@ -21,7 +21,7 @@ namespace grainline {
 class RunState;
 
 inline constexpr int64_t kProgramMagic = 0x4E4C5247;
-inline constexpr int64_t kProgramFormat = 7;
+inline constexpr int64_t kProgramFormat = 8;
 
 // Values: constants first, then one per instruction, sorted by group.
 enum class Operation : int64_t { dim, add, sub, mul, floordiv, mod, min, max };
@@ -102,6 +102,11 @@ struct TurnRow {
 struct NodeRow {
   int64_t kernel, a, b, c, d, node_id, kernel_name, compute_node;
 };
+// Execution ids of a control frame of the graph itself with everything inside: it begins with the
+// switch or the Enter.
+struct FrameRow {
+  int64_t begin, end;
+};
 // A record of the execution array. Returns true when the node failed (the Run holds the Status).
 struct Node;
 using KernelFn = bool (*)(RunState&, const Node&);
@@ -111,8 +116,8 @@ struct Node {
 };
 
 // Invariants, checked by create(): every index lies inside its table; fn != nullptr; variants of a
-// launch are at least one; groups cover the instructions in order; watchers, workers and relations
-// are those of check_schedule.
+// launch are at least one; groups cover the instructions in order; frames, watchers, workers and
+// relations are those of check_schedule.
 struct Program {
   std::vector<int64_t> constants;
   std::vector<Instruction> instructions;
@@ -140,6 +145,7 @@ struct Program {
   std::vector<int64_t> positions;
   std::vector<TurnRow> turns;
   std::vector<NodeRow> node_rows;  // in static order; a row's number is its execution id
+  std::vector<FrameRow> frames;
   std::vector<int64_t> event_lists;
   std::vector<int64_t> node_streams;  // per node; empty: all on stream 0
   std::vector<NodeWorkers> node_workers;
@@ -191,6 +197,7 @@ void each_table(AnyProgram& p, Visit visit) {
   visit(p.positions);
   visit(p.turns);
   visit(p.node_rows);
+  visit(p.frames);
   visit(p.event_lists);
   visit(p.node_streams);
   visit(p.node_workers);

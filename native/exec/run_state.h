@@ -108,8 +108,8 @@ class RunState {
   AllocatorStatistics statistics() const;
   // Of all streams; between runs. See Stream::log_commands.
   void log_commands(CommandLog* log);
-  // For a node behind which the host goes on: waits for what the stream was given. With several
-  // workers the caller, who may be another, looks whether the run is to end.
+  // For a node behind which the host goes on: waits for what the stream was given. The caller looks
+  // meanwhile whether the run is to end.
   Status await_stream(Stream& waited) {
     return synchronize_asking(waited, walk->is_in_caller() ? &by_caller_ : nullptr);
   }

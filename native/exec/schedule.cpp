@@ -69,7 +69,54 @@ Status check_relations(const Program& p) {
   return {};
 }
 
+Status check_borders(const Program& p) {
+  const std::vector<int32_t> frame_of = frames_of_nodes(p);
+  std::vector<uint8_t> is_started(frame_of.size());
+  for (const FrameRow& frame : p.frames) is_started[static_cast<size_t>(frame.begin)] = 1;
+  for (size_t node = 0; node < frame_of.size(); ++node) {
+    const int32_t frame = frame_of[node];
+    if (frame < 0 && type_of(p, node).control != Control::none)
+      return refused("a switch outside of the frames" + at_node(node));
+    for (const int64_t id : p.watchers.row(node)) {
+      const auto watcher = static_cast<size_t>(id);
+      const int32_t other = frame_of[watcher];
+      if (other >= 0 && other != frame &&
+          static_cast<int64_t>(node) > p.frames[static_cast<size_t>(other)].begin)
+        return refused("an edge back into a frame" + at_node(node));
+      is_started[watcher] |= other == frame;
+    }
+    bool is_related = !p.relations.row(node).empty() && frame >= 0;
+    for (const int64_t launch : p.relations.row(node))
+      is_related |= frame_of[static_cast<size_t>(launch)] >= 0;
+    if (is_related) return refused("a relation inside of a frame" + at_node(node));
+  }
+  for (size_t node = 0; node < frame_of.size(); ++node)
+    if (frame_of[node] >= 0 && !is_started[node])
+      return refused("nothing of the frame starts it" + at_node(node));
+  return {};
+}
+
+Status check_frames(const Program& p) {
+  int64_t last = 0;
+  for (const FrameRow& frame : p.frames) {
+    const bool is_behind = last <= frame.begin && frame.begin < frame.end &&
+                           frame.end <= static_cast<int64_t>(p.node_rows.size());
+    if (!is_behind)
+      return refused("a frame that does not stand behind" + at_node(static_cast<size_t>(last)));
+    last = frame.end;
+  }
+  return check_borders(p);
+}
+
 }  // namespace
+
+std::vector<int32_t> frames_of_nodes(const Program& program) {
+  std::vector<int32_t> frame_of(program.node_rows.size(), -1);
+  for (size_t frame = 0; frame < program.frames.size(); ++frame)
+    std::fill(frame_of.begin() + program.frames[frame].begin,
+              frame_of.begin() + program.frames[frame].end, static_cast<int32_t>(frame));
+  return frame_of;
+}
 
 Status check_rows(const IdRows& rows, size_t nodes, std::string_view what) {
   const std::string name(what);
@@ -94,7 +141,17 @@ Status check_schedule(const Program& program) {
   if (Status status = check_rows(program.relations, nodes, "relations"); !status.is_ok())
     return status;
   if (Status status = check_watchers(program); !status.is_ok()) return status;
-  return check_relations(program);
+  if (Status status = check_relations(program); !status.is_ok()) return status;
+  return check_frames(program);
+}
+
+IdRows rows_of(const std::vector<std::vector<int64_t>>& lists) {
+  IdRows rows{{0}, {}};
+  for (const auto& list : lists) {
+    rows.ids.insert(rows.ids.end(), list.begin(), list.end());
+    rows.offsets.push_back(static_cast<int64_t>(rows.ids.size()));
+  }
+  return rows;
 }
 
 IdRows reversed(const IdRows& rows, size_t nodes) {

@@ -41,11 +41,18 @@ struct IdRows {
 // invalid_argument names what is wrong; `what` names the rows.
 Status check_rows(const IdRows& rows, size_t nodes, std::string_view what);
 
-// Beyond check_rows: edges point forward in the static order, but those
-// of a loop back to a join; workers fit the sections of the
-// kernels; the Free of a relation is one that keeps its address, its launches are registered as
-// launches, and every Free that keeps its address has a relation.
+// Beyond check_rows: edges point forward in the static order, but those of a loop back to a join;
+// workers fit the sections of the kernels; the Free of a relation is one that keeps its address,
+// its launches are registered as launches, and every Free that keeps its address has a relation.
+// Frames stand one behind the other and hold every node that bends the order; whom a frame waits
+// for stands in front of it, and what it holds has no relations.
 Status check_schedule(const Program& program);
+
+// By node: the number of the frame that holds it, or -1.
+std::vector<int32_t> frames_of_nodes(const Program& program);
+
+// Rows of these lists.
+IdRows rows_of(const std::vector<std::vector<int64_t>>& lists);
 
 // The rows the other way round: row i of the result has every j whose row has i, ascending.
 IdRows reversed(const IdRows& rows, size_t nodes);

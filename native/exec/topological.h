@@ -1,4 +1,5 @@
-// Runs nodes as they become ready: for programs with control flow, where no fixed order exists.
+// Runs nodes as they become ready: for programs with control flow, where no fixed order exists, and
+// for their frames one by one.
 //
 // Every node has a count of the notifications it still waits for. A node that ended well notifies
 // its watchers; one that reaches zero becomes ready and gets its count back at once, so that it can
@@ -8,9 +9,11 @@
 //   a join (WaitAnyone) becomes ready with every single notification.
 #pragma once
 
+#include <atomic>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "exec/program.h"
@@ -23,6 +26,8 @@ class RunState;
 // Immutable, shared by all Runs of a Program.
 struct TopologicalPlan {
   explicit TopologicalPlan(const Program& program);
+  // Of frames alone: the edges inside of each. Nothing is a start.
+  static TopologicalPlan of_frames(const Program& program);
 
   // The watchers of a node, but for the pivots of a switch. Few stand in the row itself: the way
   // from a node to the next one is a chain of loads, and that is one less. Else is_apart: row[0] is
@@ -39,7 +44,10 @@ struct TopologicalPlan {
   std::vector<uint32_t> starts;  // nodes that wait for none
 
  private:
-  Followers add_followers(const Program& program, size_t node);
+  TopologicalPlan() = default;
+  // by_node: rows of the edges.
+  TopologicalPlan(const Program& program, const IdRows& by_node);
+  Followers add_followers(const Program& program, size_t node, std::span<const int64_t> ids);
 };
 
 // Ready nodes in the order in which they became ready. No allocation after construction.
@@ -121,11 +129,18 @@ class TopologicalWalk final : public Walk {
   // with all counts restored.
   bool run(RunState& state) override;
 
+  // The same for the frame that begins with this node, by a walk over a plan of frames. It ends
+  // early, and returns true, when one of the bits of `halt` stands in `control`.
+  bool run_frame(RunState& state, uint32_t begin, const std::atomic<uint32_t>& control,
+                 uint32_t halt);
+
  private:
   using Cursor = typename Ready::Cursor;
 
-  template <bool kObserved>
-  bool walk(RunState& state, Cursor ready);
+  template <typename IsHalted>
+  bool run_ready(RunState& state, Cursor ready, IsHalted is_halted);
+  template <bool kObserved, typename IsHalted>
+  bool walk(RunState& state, Cursor ready, IsHalted is_halted);
   void notify(uint32_t node, Cursor& ready);
   void notify_all(const RunState& state, uint32_t node, Cursor& ready);
 

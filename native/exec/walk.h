@@ -12,7 +12,7 @@ class Walk {
   // Returns true when the run failed; the RunState then has the first failure. Either way it can
   // run again.
   virtual bool run(RunState& state) = 0;
-  // Whether all nodes run in the thread that called.
+  // Whether this thread is the one that called run.
   virtual bool is_in_caller() const { return true; }
 };
 

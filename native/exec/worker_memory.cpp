@@ -18,6 +18,11 @@ struct WorkerTeam::Pending {
   bool has_freed = false;  // since the parked allocations were tried last
 
   bool is_parked(uint32_t step) const { return std::ranges::find(parked, step) != parked.end(); }
+  std::vector<size_t> parked_nodes() const {
+    std::vector<size_t> nodes;
+    for (const uint32_t step : parked) nodes.push_back(steps[step].node);
+    return nodes;
+  }
 };
 
 void WorkerTeam::work_out_of_order(uint32_t parked_step) {
@@ -35,7 +40,7 @@ void WorkerTeam::work_out_of_order(uint32_t parked_step) {
     } else if (!are_others_stuck(kMe)) {
       sleep_on(desks_[kMe].is_asleep, 0, kDozeNs);  // nobody wakes for a requirement that was met
     } else if (!advance(pending, false) && !advance(pending, true)) {
-      return fail(StatusCode::out_of_memory, stall_report(pending.parked));
+      return fail(StatusCode::out_of_memory, stall_report(pending.parked_nodes()));
     }
   }
 }

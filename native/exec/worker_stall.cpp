@@ -46,11 +46,9 @@ std::string WorkerTeam::name_of_node(size_t node) const {
 
 // "nothing can go on: allocation node 3 'm' (AllocMemory) waits for launches; node 5 'l' (Launch)
 // is to be submitted and waits for node 4 ..., which waits for ..."
-std::string WorkerTeam::stall_report(const std::vector<uint32_t>& parked) {
+std::string WorkerTeam::stall_report(const std::vector<size_t>& waiting) {
   std::string report = "nothing can go on";
-  for (const uint32_t step : parked)
-    report += "; " + name_of_node(plan_.workers[WorkerPlan::kMemory].steps[step].node) +
-              " waits for launches";
+  for (const size_t node : waiting) report += "; " + name_of_node(node) + " waits for launches";
   std::vector<size_t> roots = relations_.unmet_launches();
   for (size_t worker = 0; roots.empty() && worker < desks_.size(); ++worker) {
     const uint32_t at = desks_[worker].blocked_at.load(std::memory_order_acquire);

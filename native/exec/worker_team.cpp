@@ -17,6 +17,7 @@ WorkerTeam::WorkerTeam(const WorkerPlan& plan, const Program& program)
     : plan_(plan),
       program_(program),
       has_relations_(!program.relations.ids.empty()),
+      frames_(plan.frames),
       done_(plan.workers[WorkerPlan::kMemory].steps.size()),
       desks_(plan.workers.size()) {
   const Status status = relations_.prepare(program.relations, program.node_rows.size());
@@ -90,6 +91,7 @@ void WorkerTeam::serve(size_t worker, uint32_t seen) {
 
 void WorkerTeam::reset(RunState& state) {
   state_ = &state;
+  caller_ = std::this_thread::get_id();
   // Relaxed all: published by run_.
   if (control_.exchange(0, std::memory_order_relaxed) & kDisordered)
     for (std::atomic<uint8_t>& done : done_) done.store(0, std::memory_order_relaxed);
@@ -137,7 +139,7 @@ void WorkerTeam::work_in_order(size_t worker) {
     if (control_.load(std::memory_order_relaxed) |
         static_cast<uint32_t>(terminate.load(std::memory_order_relaxed))) [[unlikely]]
       if (!may_run(worker, i)) return;
-    const Outcome outcome = execute(worker, step);
+    const Outcome outcome = step.is_frame ? execute_frame(step.node) : execute(worker, step);
     if (outcome != Outcome::done) [[unlikely]]
       return outcome == Outcome::parked ? work_out_of_order(i) : void();
     if (step.is_awaited) publish(worker, i + 1);
@@ -171,6 +173,18 @@ WorkerTeam::Outcome WorkerTeam::execute(size_t worker, const WorkerStep& step) {
   }
   tell(EventKind::node_ended);
   return Outcome::done;
+}
+
+// The nodes of a frame report for themselves. An allocation in there cannot be parked, and never
+// has to be: every launch in front of the frame is submitted, and no Free in front of it has run
+// ahead of one behind it.
+WorkerTeam::Outcome WorkerTeam::execute_frame(uint32_t begin) {
+  if (!frames_.run_frame(*state_, begin, control_, kHalt)) return Outcome::done;
+  if (relations_.has_refused_wait())
+    fail(StatusCode::internal, stall_report({begin}));
+  else
+    abort();
+  return Outcome::halted;
 }
 
 // What else stands in the way of a step whose waits are over. false: the run ends.

@@ -12,8 +12,9 @@
 //   a Free with relations is not run: it would activate what the parked allocation waits for;
 //   another allocation is run only when nothing else moves: it may take the memory that the parked
 //     one would find.
-// When nothing can move at all the run ends with out_of_memory and says what waits for what. Nobody
-// can be woken for an earlier run, because what is parked lives no longer than the run.
+// Nothing is parked while the caller runs a frame, which waits for every memory step in front of
+// it. When nothing can move at all the run ends with out_of_memory and says what waits for what.
+// Nobody can be woken for an earlier run, because what is parked lives no longer than the run.
 //
 // Waiting. A worker spins shortly, then gives its processor away between looks, then sleeps; where
 // the device's streams have threads of their own and there are not processors for all, it sleeps at
@@ -31,6 +32,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "exec/relations.h"
@@ -45,7 +47,7 @@ namespace grainline {
 //   control_     bits are added by anyone, taken away by the caller between runs.
 //   run_         the number of the run, by the caller; threads sleep on it.
 //   working_     counts down as workers end their part.
-//   state_, hot_ns_, done_ are written by the caller before run_ grows (release), and then
+//   state_, caller_, hot_ns_, done_ are written by the caller before run_ grows (release), and then
 //   done_ by the memory worker alone.
 class WorkerTeam final : public Walk {
  public:
@@ -56,7 +58,7 @@ class WorkerTeam final : public Walk {
   WorkerTeam& operator=(const WorkerTeam&) = delete;
 
   bool run(RunState& state) override;
-  bool is_in_caller() const override { return false; }
+  bool is_in_caller() const override { return std::this_thread::get_id() == caller_; }
 
   const Relations& relations() const { return relations_; }
 
@@ -88,6 +90,7 @@ class WorkerTeam final : public Walk {
   void work(size_t worker);
   void work_in_order(size_t worker);
   Outcome execute(size_t worker, const WorkerStep& step);
+  Outcome execute_frame(uint32_t begin);
   bool may_run(size_t worker, uint32_t step);
   void await(size_t worker, uint32_t step, const WorkerWait& wait);
   template <typename Condition>
@@ -115,15 +118,17 @@ class WorkerTeam final : public Walk {
   bool are_others_stuck(size_t worker);
   bool is_stuck(size_t worker, uint32_t blocked_at) const;
   void look_around(size_t worker);
-  std::string stall_report(const std::vector<uint32_t>& parked);
+  std::string stall_report(const std::vector<size_t>& waiting);
   std::string name_of_node(size_t node) const;
 
   const WorkerPlan& plan_;
   const Program& program_;
   Relations relations_;
   const bool has_relations_;
+  TopologicalWalk<ReadyBits> frames_;  // the caller's
 
   RunState* state_ = nullptr;
+  std::thread::id caller_;
   int64_t hot_ns_ = 0;                      // in this run
   std::vector<std::atomic<uint8_t>> done_;  // per step of the memory worker, when disordered
   std::vector<Desk> desks_;

@@ -77,7 +77,7 @@ class CopyBench {
   CopyBench(const CopyGraph& graph, const ExecutorOptions& options, bool has_relations, Frees frees,
             Device& device)
       : graph_(graph), inputs_(graph.inputs) {
-    const std::vector<size_t> order = static_order(graph.nodes, frees);
+    const std::vector<size_t> order = static_order(graph.nodes, frees, graph.frames);
     program_ = program_of_copies(graph, order, has_relations, &refusal_);
     if (program_ == nullptr) return;
     executor_.emplace(program_, options, device);
@@ -117,6 +117,7 @@ class CopyBench {
   void replace_kernels(KernelFn with) {
     for (Node& node : program_->nodes) node.fn = with;
   }
+  void observe(Observer* observer) { state_->observer = observer; }
   void trim() { static_cast<void>(state_->trim(0)); }
   // Of the runs so far.
   size_t peak_bytes() const { return state_->recent_peak_bytes(); }

@@ -408,6 +408,10 @@ std::shared_ptr<Program> program_of_copies(const CopyGraph& graph, const std::ve
     const auto repeated = std::ranges::unique(relations.back());
     relations.back().erase(repeated.begin(), repeated.end());
   }
+  for (const FrameRow& frame : graph.frames) {
+    const int64_t begin = place[static_cast<size_t>(frame.begin)];
+    tables.frames.push_back({begin, begin + frame.end - frame.begin});
+  }
   tables.watchers = reversed(rows_of(before), order.size());
   tables.relations = rows_of(relations);
   return packed_program(tables, graph.kernels, status);

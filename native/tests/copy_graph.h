@@ -34,6 +34,7 @@ struct HostCalls {
 struct CopyGraph {
   Program tables;
   std::vector<CopyNode> nodes;
+  std::vector<FrameRow> frames;                // begins and ends among the nodes
   std::vector<std::vector<uint64_t>> inputs;   // contents
   std::vector<std::vector<uint64_t>> outputs;  // what must come out
   std::vector<TileKernel> kernels;             // by key number

@@ -154,7 +154,21 @@ class Generator {
     return {own, words, levels_.size() - 1};
   }
   void free(int64_t slot, bool is_object = false) {
-    add({"FreeMemory", slot, is_object, 0, here().uses[slot].all});
+    const std::vector<int64_t>& users = here().uses[slot].all;
+    CopyNode made{"FreeMemory", slot, is_object, 0, users};
+    if (is_freed_ahead(slot))
+      std::ranges::copy_if(users, std::back_inserter(made.related),
+                           [&](int64_t user) { return section_of(node(user).kernel) == "launch"; });
+    add(std::move(made));
+  }
+  // What a planner for several workers lets run ahead of launches: Frees of the graph itself, where
+  // copies are chains, of what neither the host nor a frame made.
+  bool is_freed_ahead(int64_t slot) {
+    if (!is_split_ || levels_.size() > 1) return false;
+    const SlotRow& row = p().slots[static_cast<size_t>(slot)];
+    const auto kind = static_cast<SlotKind>(row.kind);
+    return !row.is_on_host && (kind == SlotKind::memory || kind == SlotKind::workspace) &&
+           node(here().uses[slot].all.front()).kernel != "EmptySlot";
   }
   void move(int64_t from, int64_t to) {
     const int64_t moved = add({"MoveSlot", from, to});
@@ -251,7 +265,7 @@ class Generator {
     describe(row, read, target, seed, mask);
     groups_launches_.emplace(group, row);
     const int64_t scratch = chance(0.2) ? slot(SlotKind::workspace) : kNone;
-    if (scratch != kNone) made(scratch, {"AllocWorkspace", scratch, row});
+    if (scratch != kNone) made(scratch, {"AllocWorkspace", scratch, row, 0, {here().last_infer}});
     const int64_t launched = add({"Launch", row});
     for (const Tensor* one : read) reads(launched, one->slot);
     writes(launched, target.slot);
@@ -351,6 +365,11 @@ class Generator {
     return static_cast<int64_t>(graph_.nodes.size()) - 1;
   }
 
+  void close(int64_t entry, int64_t exit) {
+    here().nodes.push_back(exit);
+    if (levels_.size() == 1) graph_.frames.push_back({entry, exit + 1});
+  }
+
   void add_branches() {
     const int64_t branches = 2 + static_cast<int64_t>(random_() % 2);
     const bool is_bool = branches == 2 && chance(0.5);
@@ -379,7 +398,7 @@ class Generator {
       }));
     }
     const int64_t exit = control({"WaitAnyone", 0, 0, 0, ends});
-    here().nodes.push_back(exit);
+    close(entry, exit);
     here().last_infer = exit;
     for (const Level& level : closed) leave(level, exit);
     then([=](Meaning& m) {
@@ -480,7 +499,7 @@ class Generator {
     node(head).before.push_back(done);
     const int64_t behind = control({"BranchPivot", 1, 0, 0, {entry}});
     const int64_t exit = control({"Exit", 0, 0, 0, {behind}});
-    here().nodes.push_back(exit);
+    close(enter, exit);
     here().last_infer = exit;
     for (const int64_t looked_at : {made.trips, made.condition})
       if (looked_at != kNone)

@@ -65,22 +65,15 @@ struct ToyNode {
   int32_t a = 0, b = 0, c = 0;
 };
 
-inline IdRows rows_of(const std::vector<std::vector<int64_t>>& lists) {
-  IdRows rows{{0}, {}};
-  for (const auto& list : lists) {
-    rows.ids.insert(rows.ids.end(), list.begin(), list.end());
-    rows.offsets.push_back(static_cast<int64_t>(rows.ids.size()));
-  }
-  return rows;
-}
-
-// slots: how many memory slots the nodes may use.
+// slots: how many memory slots the nodes may use. frames: begins and ends among the nodes.
 inline std::shared_ptr<const Program> program_of(const std::vector<ToyNode>& nodes,
-                                                 size_t slots = 0) {
+                                                 size_t slots = 0,
+                                                 const std::vector<FrameRow>& frames = {}) {
   auto program = std::make_shared<Program>();
   program->strings = {"toy"};
   program->argument_begin = {0};
   program->groups.resize(1);
+  program->frames = frames;
   program->slots.assign(slots, {static_cast<int64_t>(SlotKind::memory), -1, -1, 1, 0, 0, 0});
   std::vector<std::vector<int64_t>> before, relations;
   for (const ToyNode& node : nodes) {

@@ -10,16 +10,17 @@
 //   after a failure or an end of sequence at any node, report that status, leak nothing, and
 //   succeed the next time.
 // With every eighth graph comes one of real kernels with loops and branches inside each other
-// (flow_graph.h), for whatever kind of executor is asked for, workers included. Its runs must end,
-// return what a walk over the structure gives, succeed with the memory that was enough before, and
-// do the same after failures, which may come in any turn.
+// (flow_graph.h), for every kind of executor. Its runs must end, return what a walk over the
+// structure gives, succeed with the memory that is enough for one worker, and do the same after
+// failures, which may come in any turn. Frees of the graph itself run ahead of launches here too.
 // log FILE: for each graph one line of JSON with its tasks and the events of one run.
-// unproven: Frees stand right behind their allocations, without regard to the proof; the program
-// must then complain, which shows that it can.
+// unproven, unproven-frames: Frees (of graphs with frames) stand right behind their allocations,
+// without regard to the proof; the program must then complain, which shows that it can.
 #include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cinttypes>
 #include <cstdio>
@@ -346,11 +347,32 @@ class InlineDevice final : public Device {
   MemorySource& memory_;
 };
 
+// Takes its time at some nodes, so that workers meet in many orders.
+bool paused(RunState& state, const Node& node) {
+  const size_t number = number_of(state, node);
+  const uint64_t chance = mixed(current_seed, number);
+  for (uint64_t i = 0; chance % 4 == 0 && i < chance / 4 % 3000; ++i) cpu_relax();
+  const NodeRow& row = state.program().node_rows[number];
+  return kernel_types()[static_cast<size_t>(row.kernel)].fn(state, node);
+}
+
+struct FrameArm {
+  ExecutorKind kind;
+  int workers = 0;
+  bool has_relations = false;
+  Frees frees = Frees::in_sequence;
+};
+
 // A graph with frames on one executor.
 class FrameBench {
  public:
-  FrameBench(const CopyGraph& graph, const ExecutorOptions& options, size_t capacity_bytes)
-      : source_(capacity_bytes), bench_(graph, options, false, Frees::in_sequence, device_) {}
+  FrameBench(const CopyGraph& graph, const FrameArm& arm, size_t capacity_bytes, Tally& tally)
+      : source_(capacity_bytes),
+        bench_(graph, {arm.kind, arm.workers, 0}, arm.has_relations, arm.frees, device_) {
+    if (arm.kind != ExecutorKind::multi_worker) return;
+    bench_.replace_kernels(paused);
+    bench_.observe(&tally.parked);
+  }
 
   CopyBench* operator->() { return &bench_; }
   size_t peak_bytes() const { return source_.peak_bytes(); }
@@ -382,32 +404,56 @@ void check_frame_faults(FrameBench& bench, std::mt19937_64& random, Tally& tally
   }
 }
 
-// Whatever was asked for walks in one order of two, so the same memory is enough the next time.
-void check_frames(uint64_t seed, Tally& tally) {
+// Whether there was memory.
+bool check_frames_in(size_t capacity_bytes, bool is_enough, const CopyGraph& graph,
+                     const FrameArm& arm, std::mt19937_64& random, Tally& tally) {
+  FrameBench bench(graph, arm, capacity_bytes, tally);
+  const Status status = bench->run();
+  const bool is_short = status.code() == StatusCode::out_of_memory;
+  require(status.is_ok() || is_short, status.message());
+  require(!is_short || !is_enough, "fails where there was memory enough");
+  tally.out_of_memory += is_short;
+  ++tally.runs;
+  if (status.is_ok()) check_frame_faults(bench, random, tally);
+  require(bench.leaked_bytes() == 0, "memory of frames is left");
+  return status.is_ok();
+}
+
+size_t enough_for(const CopyGraph& graph, const FrameArm& arm, Tally& tally) {
+  FrameBench free(graph, arm, SIZE_MAX, tally);
+  const Status first = free->run();
+  require(first.is_ok(), first.message());
+  return free.peak_bytes();
+}
+
+// Several workers need what one needs that takes the first of the ready nodes; in another order the
+// same memory is enough the next time.
+void check_frames(uint64_t seed, bool is_unproven, Tally& tally) {
+  current_seed = seed;
   alarm(kPatienceSeconds);
   using enum ExecutorKind;
   const CopyGraph graph = random_flow_graph(seed);
   std::mt19937_64 random(seed + 2);
   const int workers = 2 + static_cast<int>(random() % 3);
-  const ExecutorKind kinds[] = {multi_worker, sequential, topological, priority_topological};
-  for (const ExecutorKind kind : kinds) {
-    const ExecutorOptions options{kind, workers, 0};
-    FrameBench free(graph, options, SIZE_MAX);
-    const Status first = free->run();
-    require(first.is_ok(), first.message());
-    const size_t enough_bytes = free.peak_bytes();
-    for (const size_t capacity_bytes :
-         {enough_bytes, enough_bytes - random() % (enough_bytes / 2 + 1)}) {
-      FrameBench bench(graph, options, capacity_bytes);
-      const Status status = bench->run();
-      const bool is_short = status.code() == StatusCode::out_of_memory;
-      require(status.is_ok() || is_short, status.message());
-      require(!is_short || capacity_bytes < enough_bytes, "fails where there was memory enough");
-      tally.out_of_memory += is_short;
-      ++tally.runs;
-      if (status.is_ok()) check_frame_faults(bench, random, tally);
-      require(bench.leaked_bytes() == 0, "memory of frames is left");
-    }
+  const Frees frees = is_unproven    ? Frees::unproven
+                      : random() % 2 ? Frees::early
+                                     : Frees::in_sequence;
+  const FrameArm in_order{priority_topological};
+  const FrameArm others[] = {{multi_worker, workers}, {multi_worker, workers, true, frees}};
+  const auto capacities = [&](size_t enough_bytes) {
+    return std::array{enough_bytes, enough_bytes - random() % (enough_bytes / 2 + 1)};
+  };
+  const size_t enough_bytes = enough_for(graph, in_order, tally);
+  for (const size_t capacity_bytes : capacities(enough_bytes)) {
+    const bool is_enough = check_frames_in(capacity_bytes, capacity_bytes >= enough_bytes, graph,
+                                           in_order, random, tally);
+    for (const FrameArm& arm : others)
+      check_frames_in(capacity_bytes, is_enough, graph, arm, random, tally);
+  }
+  for (const FrameArm& arm : {FrameArm{sequential}, FrameArm{topological}}) {
+    const size_t own_bytes = enough_for(graph, arm, tally);
+    for (const size_t capacity_bytes : capacities(own_bytes))
+      check_frames_in(capacity_bytes, capacity_bytes >= own_bytes, graph, arm, random, tally);
   }
   ++tally.graphs;
   tally.nodes += graph.nodes.size();
@@ -475,9 +521,9 @@ void log_graph(uint64_t seed, FILE* file) {
 int main(int argc, char** argv) {
   const uint64_t first = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 0;
   const uint64_t count = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1000;
-  const bool is_unproven = argc > 3 && std::strcmp(argv[3], "unproven") == 0;
+  const std::string_view flaw = argc > 3 ? argv[3] : "";
   signal(SIGALRM, [](int) { complain("hangs"); });
-  if (argc > 4 && std::strcmp(argv[3], "log") == 0) {
+  if (argc > 4 && flaw == "log") {
     FILE* file = std::fopen(argv[4], "w");
     require(file != nullptr, "the log cannot be written");
     for (uint64_t seed = first; seed < first + count; ++seed) log_graph(seed, file);
@@ -485,8 +531,8 @@ int main(int argc, char** argv) {
   }
   Tally tally;
   for (uint64_t seed = first; seed < first + count; ++seed) {
-    check_graph(seed, is_unproven, tally);
-    if (seed % 8 == 0) check_frames(seed, tally);
+    check_graph(seed, flaw == "unproven", tally);
+    if (seed % 8 == 0) check_frames(seed, flaw == "unproven-frames", tally);
   }
   std::printf("%" PRIu64 " graphs, %" PRIu64 " nodes, %" PRIu64 " runs, %" PRIu64
               " parked, %" PRIu64 " out of memory, %" PRIu64 " faults: all as in sequence\n",

@@ -42,12 +42,13 @@ std::vector<ToyNode> preparation() {
 struct Case {
   std::vector<ToyNode> nodes;
   size_t capacity_units;
+  std::vector<FrameRow> frames = {};
 };
 
 // One run on `workers` workers. The memory must be back afterwards.
 Status run_case(const Case& test, int workers, EventLog* log = nullptr) {
   CappedSource source(test.capacity_units * kUnit);
-  const auto program = program_of(test.nodes, 8);
+  const auto program = program_of(test.nodes, 8, test.frames);
   const WorkerPlan plan(*program, static_cast<size_t>(workers));
   CpuDevice device(source);
   RunState state(program, device);
@@ -104,7 +105,38 @@ Case example_2() {
   return test;
 }
 
+// A loop's frame that takes M (7 units) stands in front of L, and F in front of the frame: without
+// regard to the proof, or behind it as the proof demands.
+Case frame_before_launch(bool is_proven) {
+  Case test{preparation(), 13};
+  auto& n = test.nodes;
+  n.push_back({"AllocMemory", {2, 3}, {}, allocate, kSlotA, 6});  // 4 A
+  n.push_back({"Launch", {4}, {}});                               // 5 P
+  const int64_t free = is_proven ? 9 : 6, enter = is_proven ? 6 : 7;
+  if (!is_proven) n.push_back({"FreeMemoryHoldAddr", {4}, {5, 10}, free_held, kSlotA});
+  n.push_back({"Enter", {5}, {}});
+  n.push_back({"AllocMemory", {enter}, {}, allocate, kSlotM, is_proven ? 1 : 7});
+  n.push_back({"Exit", {enter + 1}, {}});
+  if (is_proven) n.push_back({"FreeMemoryHoldAddr", {4, enter + 2}, {5, 10}, free_held, kSlotA});
+  n.push_back({"Launch", {4, 5}, {}});                                    // 10 L
+  n.push_back({"FreeMemory", {enter + 2, free}, {}, free_held, kSlotM});  // 11
+  test.frames = {{enter, enter + 3}};
+  return test;
+}
+
 }  // namespace
+
+TEST(continuation_a_frame_never_waits_for_launches) {
+  for (const int workers : {2, 3, 4}) {
+    const Status proven = run_case(frame_before_launch(true), workers);
+    EXPECT(proven.is_ok(), proven.text().c_str());
+    const Status unproven = run_case(frame_before_launch(false), workers);
+    EXPECT(unproven.code() == StatusCode::internal, "what no proof allows is reported");
+    EXPECT(
+        unproven.text().find("node 7 'toy' (toy) waits for launches; node 10") != std::string::npos,
+        unproven.text().c_str());
+  }
+}
 
 TEST(continuation_a_later_memory_node_runs_while_an_allocation_is_parked) {
   for (const int workers : {2, 3, 4}) {

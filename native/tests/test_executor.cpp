@@ -117,8 +117,8 @@ TEST(executor_choice_follows_the_program) {
       choose_kind(loop, kSequential, &kind).is_ok() && kind == ExecutorKind::priority_topological,
       "a loop has no fixed order");
   EXPECT(choose_kind(loop, {ExecutorKind::multi_worker, 3, 0}, &kind).is_ok() &&
-             kind == ExecutorKind::priority_topological,
-         "several workers need a static order");
+             kind == ExecutorKind::multi_worker,
+         "several workers: their caller runs the loop");
 }
 
 TEST(executor_events_come_in_pairs_and_respect_the_edges) {
@@ -251,6 +251,9 @@ bool is_left(RunState& state, const Node& node) {
   return false;
 }
 
+constexpr ExecutorKind kKindsWithFrames[] = {
+    ExecutorKind::topological, ExecutorKind::priority_topological, ExecutorKind::multi_worker};
+
 KernelFn real(std::string_view name) {
   return kernel_types()[static_cast<size_t>(kernel_number(name))].fn;
 }
@@ -264,9 +267,9 @@ TEST(executor_a_switch_runs_one_branch) {
   for (int64_t b = 0; b < 3; ++b) nodes.push_back({"Launch", {1 + b}, {}});
   nodes.push_back({"WaitAnyone", {4, 5, 6}, {}});
   nodes.push_back({"HostCall", {7}, {}});
-  const auto program = program_of(nodes, 1);
-  for (const auto kind : {ExecutorKind::topological, ExecutorKind::priority_topological}) {
-    ToyRun run(program, {kind, 0, 1});
+  const auto program = program_of(nodes, 1, {{0, 8}});
+  for (const auto kind : kKindsWithFrames) {
+    ToyRun run(program, {kind, 3, 1});
     for (int64_t chosen : {0, 1, 2, 7, -3}) {
       run.state().slots[0].data = reinterpret_cast<std::byte*>(&chosen);
       EXPECT(run.run().is_ok(), "the run");
@@ -294,9 +297,9 @@ TEST(executor_a_loop_turns_as_often_as_its_condition_says) {
           {"BranchPivot", {3}, {}, toy, 1},
           {"Exit", {7}, {}},
       },
-      2);
-  for (const auto kind : {ExecutorKind::topological, ExecutorKind::priority_topological}) {
-    ToyRun run(program, {kind, 0, 1});
+      2, {{0, 9}});
+  for (const auto kind : kKindsWithFrames) {
+    ToyRun run(program, {kind, 3, 1});
     for (const uint32_t turns : {0u, 1u, 17u, 1000u}) {
       int64_t left = turns;
       uint8_t flag = 0;

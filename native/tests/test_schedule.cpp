@@ -78,6 +78,34 @@ TEST(schedule_each_wrong_field_is_named) {
   says(refusal([](Program& p) { p.relations.ids[0] = 4; }), "not registered as a launch at node 2");
 }
 
+TEST(schedule_each_wrong_frame_is_named) {
+  const auto says = [](const std::string& text, const char* part) {
+    EXPECT(mentions(text, part), part);
+    if (!mentions(text, part)) std::printf("  found: %s\n", text.c_str());
+  };
+  const auto framed = [](std::vector<FrameRow> frames) {
+    return refusal([&](Program& p) { p.frames = frames; });
+  };
+  EXPECT(framed({{3, 4}, {4, 5}}) == "ok", "two frames");
+  says(framed({{4, 6}}), "does not stand behind at node 0");
+  says(framed({{3, 3}}), "does not stand behind at node 0");
+  says(framed({{-1, 1}}), "does not stand behind at node 0");
+  says(framed({{3, 5}, {4, 5}}), "does not stand behind at node 5");
+  says(framed({{2, 3}}), "a relation inside of a frame at node 2");
+  says(framed({{1, 2}}), "a relation inside of a frame at node 2");
+  says(framed({{3, 5}}), "nothing of the frame starts it at node 4");
+  const int64_t join = kernel_number("WaitAnyone");
+  says(refusal([&](Program& p) { p.node_rows[4].kernel = join; }),
+       "outside of the frames at node 4");
+  says(refusal([&](Program& p) {
+         p.node_rows[3].kernel = join;
+         p.node_workers[3] = {0, 0};
+         p.frames = {{3, 4}};
+         p.watchers = {{0, 2, 3, 3, 3, 4}, {1, 2, 3, 3}};
+       }),
+       "back into a frame at node 4");
+}
+
 TEST(schedule_reversing_twice_sorts_the_rows) {
   std::mt19937 random(7);
   for (int turn = 0; turn < 100; ++turn) {

@@ -48,7 +48,7 @@ from grainline.session.values import OrtValue
 __version__ = "0.1.0"
 
 #: As kBindingVersion of native/bind/module.cpp: they grow together with every change of what the native module offers.
-_BINDING_VERSION = 4
+_BINDING_VERSION = 5
 
 if not TYPE_CHECKING:
 

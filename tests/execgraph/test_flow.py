@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -19,6 +20,8 @@ from grainline.execgraph.builder import GraphBuilder, Result
 from grainline.execgraph.flow import Loop, Switch
 from grainline.execgraph.interp import interpret
 from grainline.execgraph.ir import ExecuteGraph, View
+from grainline.execgraph.order import entries, execution_order
+from grainline.execgraph.passes import PassOptions, optimise
 from grainline.execgraph.text import parse, print_graph
 from grainline.execgraph.verify import verify
 from grainline.runtime.device import Device
@@ -138,6 +141,28 @@ def computed_bounds() -> ExecuteGraph:
     return builder.finish()
 
 
+def around() -> ExecuteGraph:
+    """a = 4x and b = x in front of a branch, b = 5b + a behind it, and c ? 4x : x from the branch."""
+    builder = GraphBuilder("around")
+    x, c = builder.input("x", I64, (N,)), builder.input("c", BOOL, ())
+    a = builder.memory(I64, (N,), N * 8, "a")
+    b = builder.memory(I64, (N,), N * 8, "b")
+    mix(builder, x, x, a, N, "in front")
+    builder.copy(x, b, N * 8)
+    chosen = builder.empty_slot("memory", I64, (N,), "chosen")
+    switch = Switch(builder, c, 2, "choose")
+    for name in ("then", "else"):
+        with switch.branch():
+            own = builder.memory(I64, (N,), N * 8, name)
+            mix(builder, x, x, own, N, name) if name == "then" else builder.copy(x, own, N * 8)
+            builder.move(own, chosen)
+    switch.join((), ())
+    builder.launch("update", [variant("update", N)], [View(b, 0, "readwrite"), View(a)], [N], "behind")
+    for name, slot in (("b", b), ("chosen", chosen)):
+        builder.copy(slot, builder.model_output(name, I64, (N,)), N * 8)
+    return builder.finish()
+
+
 def check(graph: ExecuteGraph, feeds: dict[str, Any], expected: list[Any]) -> None:
     assert verify(graph) == []
     assert parse(print_graph(graph)) == replace(graph, guards=(), limits=())
@@ -212,6 +237,57 @@ def test_switches_on_the_device_cost_a_copy_per_turn_and_no_more() -> None:
     ran = Counter(kernels[node] for _, node, _, kind in events if kind == "node_ended")
     turns, by_call, once = 6, 1, ("trips", "first condition", "flag", "chosen")
     assert ran["CopyD2H"] == turns * (1 + by_call) + len(once)
+
+
+# ---- several workers ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [branches, doubling, computed_bounds, around])
+def test_what_the_graph_itself_branches_or_turns_stands_together(make: Callable[[], ExecuteGraph]) -> None:
+    graph = make()
+    order = execution_order(graph.main, graph.frames)
+    entry = entries(order, graph.frames)
+    place = {node.id: number for number, node in enumerate(order)}
+    for first in set(entry.values()):
+        held = [number for number, node in enumerate(order) if entry.get(node.id) == first]
+        assert held == list(range(place[first], place[first] + len(held)))
+    assert all(node.id in entry for node in order if node.owner)
+    again = {later: set(node.attributes.get("again", ())) for later, node in enumerate(order)}
+    for node in order:
+        for earlier in set(node.controls) - again[place[node.id]]:
+            assert place[earlier] < place[node.id], "an edge of the graph points back"
+
+
+def test_no_free_runs_ahead_of_a_launch_behind_a_branch_that_it_stands_in_front_of() -> None:
+    """The branch takes memory, and may have to wait for every launch of the Frees in front of it."""
+    graph = optimise(around(), PassOptions(is_multi_worker=True))
+    order = execution_order(graph.main, graph.frames)
+    place = {node.id: number for number, node in enumerate(order)}
+    switch = next(node for node in order if node.kernel == "SwitchNotify")
+    exit_id = graph.frames[0].exit
+    pairs = [(order[place[free]], order[place[launch]]) for free, launch in graph.relations.pairs()]
+    for free, launch in pairs:
+        assert place[free.id] > place[exit_id] or place[launch.id] < place[switch.id]
+    (both,) = [free for free, launch in pairs if launch.compute_node == "in front"]
+    assert [launch.compute_node for free, launch in pairs if free is both] == ["in front", "behind"]
+    early = replace(both, controls=tuple(control for control in both.controls if control != exit_id))
+    broken = replace(graph, main=tuple(early if node is both else node for node in graph.main))
+    assert early != both and any("may still need" in problem for problem in verify(broken))
+    for flag in (True, False):
+        x = np.arange(1, 6)
+        check(around(), {"x": x, "c": np.array(flag)}, [9 * x, 4 * x if flag else x])
+
+
+@pytest.mark.parametrize("load", [loaded, loaded_on_discrete])
+def test_the_caller_runs_every_turn_and_the_others_run_the_rest(load: Callable[..., ModelExecutor]) -> None:
+    executor = load(computed_bounds(), executor="multi-worker", workers=3)
+    _, events = executor.run_logged({"x": np.arange(3), "k": np.array(2)})
+    runs = Counter(node for _, node, _, kind in events if kind == "node_ended")
+    workers: dict[bool, set[int]] = {True: set(), False: set()}
+    for _, node, worker, _ in events:
+        workers[runs[node] > 1].add(worker)
+    assert max(runs.values()) == 7, "six turns and the look that ends them"
+    assert workers == {True: {0}, False: {0, 1, 2}}
 
 
 @pytest.mark.parametrize("moment", ["submission", "completion"])

@@ -14,7 +14,7 @@ across a border: an order between two nodes of different frames is one between t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 
@@ -46,6 +46,12 @@ def path(frames: Mapping[int, Frame], owner: int) -> list[int]:
     while found[-1] in frames:
         found.append(frames[found[-1]].parent)
     return found
+
+
+def outermost(frames: Iterable[Frame]) -> dict[int, Frame]:
+    """By owner: the frame of the graph itself that holds it, or that it is."""
+    by_owner = {frame.owner: frame for frame in frames}
+    return {owner: by_owner[path(by_owner, owner)[-2]] for owner in by_owner}
 
 
 def _common(frames: Mapping[int, Frame], one: int, other: int) -> int:

@@ -16,6 +16,10 @@ worker runs it. With
 the condition is one comparison of positions. It also excludes silent reuse: an allocation behind F serves no launch
 that stands before L, for it would be in Need(L).
 
+An If or a loop of the graph itself, with all that it holds, is one task of the launch worker that takes and gives back
+memory on its way. It counts as both kinds, at the place of its exit: no F in front of it loses the edge from an L
+behind it, so whatever memory it takes never waits for launches.
+
 Where the order alone does not say so, an edge (demand up to L) -> F makes it true. As long as nothing waits for F, that
 edge closes no cycle and moves nothing but F, so one look at the order is enough for all edges.
 """
@@ -25,8 +29,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from grainline.execgraph.frames import Frame, outermost
 from grainline.execgraph.ir import ExecuteNode
-from grainline.execgraph.order import execution_order, predecessors
+from grainline.execgraph.order import entries, execution_order, predecessors
 from grainline.execgraph.registry import worker_of
 
 #: With exactly three workers some memory kernels move to the normal one. A proof holds for every number of workers when
@@ -44,16 +49,21 @@ class Demand:
     up_to: dict[int, int]
 
     @staticmethod
-    def of(nodes: Iterable[ExecuteNode]) -> Demand:
-        nodes = tuple(nodes)
-        order = execution_order(nodes)
+    def of(nodes: Iterable[ExecuteNode], frames: Iterable[Frame] = ()) -> Demand:
+        nodes, frames = tuple(nodes), tuple(frames)
+        order = execution_order(nodes, frames)
         before = predecessors(nodes)
         position = {node.id: number for number, node in enumerate(order)}
+        entry = entries(nodes, frames)
+        ends = {frame.entry: frame.exit for frame in outermost(frames).values()}
         demand: dict[int, int] = {}
         up_to: dict[int, int] = {}
         latest = -1
         for number, node in enumerate(order):
             needed = max((demand[earlier] for earlier in before[node.id]), default=-1)
+            if node.id in entry:
+                latest = demand[node.id] = position[ends[entry[node.id]]]
+                continue
             if may_hold_up_launches(node.kernel):
                 latest = max(latest, needed)
                 up_to[node.id] = latest
@@ -74,10 +84,12 @@ def may_hold_up_launches(kernel: str) -> bool:
     return any(worker_of(kernel, count) != "memory" for count in _WORKER_COUNTS)
 
 
-def unproven(nodes: Iterable[ExecuteNode], relations: Sequence[tuple[int, int]]) -> list[tuple[int, int, ExecuteNode]]:
+def unproven(
+    nodes: Iterable[ExecuteNode], relations: Sequence[tuple[int, int]], frames: Iterable[Frame] = ()
+) -> list[tuple[int, int, ExecuteNode]]:
     """The relations (Free, Launch) that the static order of `nodes` does not prove, with what stands in the way."""
     if not relations:
         return []
-    demand = Demand.of(nodes)
+    demand = Demand.of(nodes, frames)
     found = ((free, launch, demand.unproven(free, launch)) for free, launch in relations)
     return [(free, launch, task) for free, launch, task in found if task is not None]

@@ -51,7 +51,7 @@ def interpret(
 ) -> list[Any]:
     """The outputs in the model's order. `order` overrides the execution order (it must respect the edges)."""
     run = Interpreter(graph, feeds, kernels, device=device, capacity_bytes=capacity_bytes)
-    return run.run(execution_order(graph.main) if order is None else order)
+    return run.run(execution_order(graph.main, graph.frames) if order is None else order)
 
 
 class Interpreter:

@@ -7,6 +7,7 @@ it depends on, and so does the sending of an event. The order is a topological s
 with the smallest priority.
 
 The order is *static*: each worker of an executor runs its nodes in it, which is what the proofs of `gate.py` rest on.
+The nodes of an If or a loop of the graph itself stand together, because an executor runs them as one.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import heapq
 from collections.abc import Iterable
 from dataclasses import replace
 
+from grainline.execgraph.frames import Frame, outermost
 from grainline.execgraph.ir import ExecuteNode
 from grainline.execgraph.registry import KERNELS, LAUNCH, Traits
 
@@ -53,12 +55,28 @@ def with_closed_frames(nodes: Iterable[ExecuteNode]) -> tuple[ExecuteNode, ...]:
     )
 
 
-def execution_order(nodes: Iterable[ExecuteNode]) -> tuple[ExecuteNode, ...]:
+def execution_order(nodes: Iterable[ExecuteNode], frames: Iterable[Frame] = ()) -> tuple[ExecuteNode, ...]:
     """The nodes in execution order. ValueError when the edges form a cycle."""
     by_id = {node.id: node for node in nodes}
     before = predecessors(by_id.values())
     key = _priorities(by_id, before)
-    return tuple(by_id[node_id] for node_id in _sort(by_id, before, key))
+    order = _sort(by_id, before, key)
+    entry = entries(by_id.values(), frames)
+    place = {node_id: number for number, node_id in enumerate(order)}
+    # Only its entry waits for nodes outside, so all of it may stand where that one does.
+    order.sort(key=lambda node_id: place[entry.get(node_id, node_id)])
+    return tuple(by_id[node_id] for node_id in order)
+
+
+def entries(nodes: Iterable[ExecuteNode], frames: Iterable[Frame]) -> dict[int, int]:
+    """For each node of a control frame of the graph itself, entry and exit included: the id of its entry."""
+    around = outermost(frames)
+    ends = {end: frame.entry for frame in around.values() for end in (frame.entry, frame.exit)}
+    return {
+        node.id: around[node.owner].entry if node.owner in around else ends[node.id]
+        for node in nodes
+        if node.owner in around or node.id in ends
+    }
 
 
 def _priorities(by_id: dict[int, ExecuteNode], before: dict[int, tuple[int, ...]]) -> dict[int, tuple[int, int, int]]:

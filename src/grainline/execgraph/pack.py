@@ -14,6 +14,7 @@ id* is the number of a row. Edges and relations are columns over execution ids (
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -21,14 +22,14 @@ from typing import Any
 from grainline.base import dims
 from grainline.execgraph.frames import path
 from grainline.execgraph.ir import ExecuteGraph, ExecuteNode, LaunchTable, Shape, Slot, Variant
-from grainline.execgraph.order import execution_order
+from grainline.execgraph.order import entries, execution_order
 from grainline.execgraph.pack_copies import COPY_FLOW_CHAIN, H2D_CHAIN, CopyFlow, CopyTables, TensorCopy
 from grainline.execgraph.registry import SLOT_KINDS
 from grainline.execgraph.schedule import build_schedule
 from grainline.execgraph.values import ValueTable
 from grainline.execgraph.verify import host_slots
 
-MAGIC, FORMAT = 0x4E4C5247, 7
+MAGIC, FORMAT = 0x4E4C5247, 8
 
 #: table -> numbers per row, in the order of the blob
 TABLES = {
@@ -58,6 +59,7 @@ TABLES = {
     "positions": 1,  # argument position of a launch
     "turns": 4,  # turn, limit; slots of the trips and of the condition (-1: none)
     "nodes": 8,  # kernel, a, b, c, d, node id, kernel name, compute node
+    "frames": 2,  # begin and end of the execution ids of an If or a loop of the graph itself, with all inside
     "event_lists": 1,  # number of an event
     "node_streams": 1,  # per node the stream that it submits to; no rows: one stream
     "node_workers": 2,  # number in registry.WORKERS of the worker; of the worker when there are exactly three
@@ -138,7 +140,7 @@ def _stream(node: ExecuteNode) -> int:
 class _Packer:
     def __init__(self, graph: ExecuteGraph) -> None:
         self.graph = graph
-        self.order = execution_order(graph.main)
+        self.order = execution_order(graph.main, graph.frames)
         self.values = ValueTable()
         self.rows: dict[str, list[tuple[int, ...]]] = {name: [] for name in TABLES}
         self.strings: dict[str, int] = {}
@@ -182,12 +184,20 @@ class _Packer:
         for node in nodes:
             self._enter(node.owner)
             self._node(node)
+        self._frames(nodes)
         if any(map(_stream, nodes)):
             self.rows["node_streams"] = [(_stream(node),) for node in nodes]
         self.schedule = build_schedule(self.graph, nodes)
         for slot in self.graph.slots:
             self._slot(slot)
         return self._finish(ranges)
+
+    def _frames(self, nodes: list[ExecuteNode]) -> None:
+        entry = entries(nodes, self.graph.frames)
+        sizes = Counter(entry.values())
+        for number, node in enumerate(nodes):
+            if entry.get(node.id) == node.id:
+                self._row("frames", number, number + sizes[node.id])
 
     def _enter(self, owner: int) -> None:
         around = path(self.frames, owner)

@@ -293,7 +293,8 @@ def _launches(graph: ExecuteGraph) -> Iterator[str]:
 
 
 def _relations(graph: ExecuteGraph) -> Iterator[str]:
-    """A relation joins a Free that holds the address with a launch of its owner graph, without an edge and proven."""
+    """A relation joins a Free of the graph itself that holds the address with a launch of it, without an edge and
+    proven."""
     nodes = {node.id: node for node in graph.main}
     pairs = graph.relations.pairs()
     for free, launch in pairs:
@@ -303,12 +304,16 @@ def _relations(graph: ExecuteGraph) -> Iterator[str]:
             yield f"the relation ({free}, {launch}) joins {nodes[free].kernel} and {nodes[launch].kernel}"
         elif nodes[free].owner != nodes[launch].owner:
             yield f"the relation ({free}, {launch}) crosses from graph {nodes[free].owner} to {nodes[launch].owner}"
+        elif nodes[free].owner != 0:
+            yield f"the relation ({free}, {launch}) lies inside of graph {nodes[free].owner}, which may run many times"
     related = {free for free, _ in pairs}
     for node in graph.main:
         if node.kernel in KERNELS and KERNELS[node.kernel].holds_address and node.id not in related:
             yield f"Free {node.id} holds the address and no relation protects it"
     try:
-        for free, launch, task in unproven(graph.main, [pair for pair in pairs if set(pair) <= set(nodes)]):
+        for free, launch, task in unproven(
+            graph.main, [pair for pair in pairs if set(pair) <= set(nodes)], graph.frames
+        ):
             yield f"launch {launch} may still need node {task.id} ({task.kernel}) when Free {free} runs"
     except (ValueError, KeyError):
         return  # `_edges` reports it

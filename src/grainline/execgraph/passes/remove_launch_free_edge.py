@@ -47,7 +47,7 @@ class RemoveLaunchFreeEdge:
         for step in STEPS:
             step(draft, plan)
         done = draft.finish()
-        open_ends = unproven(done.main, done.relations.pairs())
+        open_ends = unproven(done.main, done.relations.pairs(), done.frames)
         if open_ends:
             free, launch, task = open_ends[0]
             raise ValueError(f"launch {launch} may still need {task.kernel} {task.id} when Free {free} runs")
@@ -74,7 +74,6 @@ class Facts:
     nodes: dict[int, ExecuteNode]
     producers: dict[int, ExecuteNode]
     waited_for: frozenset[int]
-    has_control_flow: bool
 
     @staticmethod
     def of(graph: ExecuteGraph) -> Facts:
@@ -82,7 +81,6 @@ class Facts:
             {node.id: node for node in graph.main},
             {slot: node for node in graph.main for slot in node.outputs},
             frozenset(control for node in graph.main for control in node.controls),
-            any(Traits.CONTROL in KERNELS[node.kernel].traits for node in graph.main if node.kernel in KERNELS),
         )
 
     def producer(self, free: ExecuteNode) -> ExecuteNode | None:
@@ -111,17 +109,19 @@ class Facts:
             return f"{producer.kernel} is not registered with the memory section"
         if Traits.HOST_PATH in kernel.traits:
             return f"{producer.kernel} produces host memory"
+        if producer.kernel == "EmptySlot":
+            return "sub-graphs fill an EmptySlot, with blocks of their own"
         if producer.kernel == "AccessMemCrossStream":
             return "the place of AccessMemCrossStream is known in the run only"
         return None
 
     def _refusal_of_order(self, launch: ExecuteNode, free: ExecuteNode) -> str | None:
-        if self.has_control_flow:
-            return "control flow: there is no static order to prove it by"
         if free.id in self.waited_for:
             return "other nodes wait for this Free, so it cannot be put off"
         if launch.owner != free.owner:
             return "launch and Free belong to different graphs"
+        if free.owner != 0:
+            return "control flow: a turn has no place in the static order to prove it by"
         return None
 
 
@@ -142,7 +142,7 @@ def order_needs(draft: Draft, plan: Plan) -> None:
     """What the gate asks for: the latest memory task that a launch may still need, before its Free."""
     without = Draft(draft.finish())
     remove_edges(without, plan)
-    demand = Demand.of(without.main())
+    demand = Demand.of(without.main(), draft.graph.frames)
     for free, launch in plan.relations():
         task = demand.unproven(free, launch)
         if task is not None:
