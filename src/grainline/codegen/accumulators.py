@@ -81,7 +81,7 @@ class Accumulator:
         return self.f.module.math.has_avx512
 
     def _pairs(self, value: Reg) -> list[tuple[Reg, Reg]]:
-        parts = [self.f.shuffle(value, range(k, k + self.width)) for k in range(0, value.lanes, self.width)]
+        parts = [self.f.part(value, k, self.width) for k in range(0, value.lanes, self.width)]
         return list(zip(parts[::2], parts[1::2] or parts, strict=True))
 
     def _ordered(self, a: Reg, b: Reg) -> Reg:

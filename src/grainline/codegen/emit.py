@@ -234,6 +234,15 @@ class FunctionText:
     def extract(self, a: Reg, lane: int) -> Reg:
         return self.reg(f"extractelement {a.typed}, i64 {lane}", a.dtype)
 
+    def part(self, a: Reg, first: int, lanes: int) -> Reg:
+        """Lanes first, first + 1, ... of `a`; `first` is a multiple of `lanes`."""
+        if lanes == a.lanes:
+            return a
+        kind, size = llvm_type(a.dtype, lanes), suffix(a.dtype, a.lanes)
+        name = f"llvm.vector.extract.{suffix(a.dtype, lanes)}.{size}"
+        self.module.declare(f"{kind} @{name}({a.type}, i64)")
+        return self.reg(f"call {kind} @{name}({a.typed}, i64 {first})", a.dtype, lanes)
+
     def shuffle(self, a: Reg, lanes: Sequence[int], b: Reg | None = None) -> Reg:
         """Lanes of `a` (then of `b`) in the given order."""
         other = b.text if b is not None else "poison"

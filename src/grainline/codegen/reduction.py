@@ -76,9 +76,12 @@ def fold_lanes(f: FunctionText, kind: str, a: Reg, lanes: int) -> Reg:
 
 
 def fold_halves(f: FunctionText, a: Reg, lanes: int, merge: Callable[[Reg, Reg], Reg]) -> Reg:
+    """Merges the upper half into the lower until `lanes` are left. The last two lanes (0: a scalar) are scalars."""
     while a.lanes > max(lanes, 1):
         half = a.lanes // 2
-        a = merge(f.shuffle(a, range(half)), f.shuffle(a, range(half, 2 * half)))
+        if lanes == 0 and half == 1:
+            return merge(f.extract(a, 0), f.extract(a, 1))
+        a = merge(f.part(a, 0, half), f.part(a, half, half))
     return f.extract(a, 0) if lanes == 0 and a.lanes else a
 
 

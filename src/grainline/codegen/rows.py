@@ -127,21 +127,24 @@ class RowBody:
     def _streamed(self, row_pass: RowPass, streams: RowStreams) -> list[Reg]:
         """The last pass with stores past the caches: up to the first line, whole lines, and the rest."""
         f = self.f
+        head = streams.elements_before_line(self.count)
+        rest = f.add(head, self._floor(f.sub(self.count, head), self.lanes))
 
-        def masked(start: Reg, stop: Reg) -> None:
+        def part(_number: Reg, ends: list[Reg]) -> list[Reg]:
+            """Short packets between the ends, then whole lines: none are left the second time."""
+            start, stop = ends
+
             def packet(index: Reg, _carried: list[Reg]) -> list[Reg]:
                 return self._packet(row_pass, index, [], self.width, f.mask_below(f.sub(stop, index), self.width))
 
             f.loop(start, stop, self.width, [], packet)
+            self.ev.streamed = streams.store
+            f.loop(stop, rest, self.lanes, [], self._packets(row_pass, self.lanes))
+            self.ev.streamed = None
+            return [rest, self.count]
 
         self.is_shifted = True
-        head = streams.elements_before_line(self.count)
-        masked(i64(0), head)
-        rest = f.add(head, self._floor(f.sub(self.count, head), self.lanes))
-        self.ev.streamed = streams.store
-        f.loop(head, rest, self.lanes, [], self._packets(row_pass, self.lanes))
-        self.ev.streamed = None
-        masked(rest, self.count)
+        f.loop(i64(0), i64(2), 1, [i64(0), head], part)
         self.is_shifted = False
         return []
 

@@ -74,7 +74,7 @@ def _scalef(f: FunctionText, x: Reg, n: Reg) -> Reg:
     f.module.declare(f"{kind} @llvm.x86.avx512.mask.scalef.ps.512({kind}, {kind}, {kind}, i16, i32 immarg)")
     parts = []
     for first in range(0, x.lanes, REGISTER_LANES):
-        part, power = (f.shuffle(a, range(first, first + REGISTER_LANES)) for a in (x, n))
+        part, power = (f.part(a, first, REGISTER_LANES) for a in (x, n))
         operands = f"{part.typed}, {power.typed}, {kind} zeroinitializer, i16 -1, i32 {CURRENT_ROUNDING}"
         call = f"call {kind} @llvm.x86.avx512.mask.scalef.ps.512({operands})"
         parts.append(f.reg(call, F32, REGISTER_LANES))
@@ -93,13 +93,20 @@ def lookup(f: FunctionText, table: Sequence[float], index: Reg) -> Reg:
     wide = index if lanes else f.reg(f"insertelement <1 x i32> poison, {index.typed}, i64 0", I32, 1)
     parts = []
     for first in range(0, wide.lanes, REGISTER_LANES):
-        part = f.shuffle(wide, [min(first + k, wide.lanes - 1) for k in range(REGISTER_LANES)])
+        part = _register_of(f, wide, first)
         call = f"call {kind} @llvm.x86.avx512.vpermi2var.ps.512({low}, {part.typed}, {high})"
         parts.append(f.reg(call, F32, REGISTER_LANES))
     found = f.concatenated(parts)
     if not lanes:
         return f.extract(found, 0)
     return found if found.lanes == lanes else f.shuffle(found, range(lanes))
+
+
+def _register_of(f: FunctionText, a: Reg, first: int) -> Reg:
+    """One register of `a` from lane `first` on; lanes past its end repeat the last."""
+    if a.lanes % REGISTER_LANES == 0:
+        return f.part(a, first, REGISTER_LANES)
+    return f.shuffle(a, [min(first + k, a.lanes - 1) for k in range(REGISTER_LANES)])
 
 
 def bits_of(f: FunctionText, x: Reg) -> Reg:
