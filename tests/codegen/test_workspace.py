@@ -112,3 +112,18 @@ def test_a_program_without_roots_is_one_lane(small_budget):
     compiled = Compiled(program, WHOLE)
     assert compiled.plan.scratch_bytes == 4000
     check(program, [floats(1000), np.zeros(1000, np.float32)], {}, compiled=compiled)
+
+
+def test_each_form_computes_what_all_its_packets_share(small_budget):
+    """What does not vary over the lanes is computed before the first packet, when no array of this form is filled."""
+    p = ProgramBuilder("scaled")
+    r, a = p.root("rows", M), p.axis("n", N)
+    g, y = p.view("g", F32, (N,)), p.view("y", F32, (M, N), access="write")
+    t = p.load(g, (a,))
+    p.store(y, (r, a), p.relu(t) * p.max(p.relu(t), a))
+    program = p.finish()
+    options = PlannerOptions(mapping="whole", may_alias=True)
+    assert len(whole_workspace(program, 16, True).widths) == 2
+    compiled = Compiled(program, options)
+    for n in (50, 700, 2000):
+        check(program, arrays_of(program, {"M": 33, "N": n}), {"M": 33, "N": n}, compiled=compiled)

@@ -34,6 +34,7 @@ class WholeBody:
         self.is_flat = not tile_axes(evaluator.program) and len(schedule.segments) == 1
         self.segment = schedule.segments[0]
         evaluator.reduce_here = self._reduce
+        evaluator.arrays.clear()  # another form's: what is prepared before the first packet would read them
 
     def packet(self) -> None:
         """The whole body for the current packet, stores included."""
