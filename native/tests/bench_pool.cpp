@@ -114,6 +114,26 @@ void bench_dispatch() {
   row("the same, best", parked.front());
 }
 
+// A stall of a scheduler tick, 1 to 10 ms, would show in the last two rows.
+void bench_more_threads_than_processors() {
+  Pool& pool = Pool::process();
+  pool.override_processors_for_test(4);
+  const RunScope run;
+  const Dispatch work{hidden(&burn_one_microsecond), nullptr, 40, 5, 4, nullptr, 0};
+  std::vector<double> taken;
+  for (int i = 0; i < 5000; ++i) {
+    const int64_t begin_ns = now_ns();
+    pool.dispatch(work);
+    taken.push_back(static_cast<double>(now_ns() - begin_ns));
+  }
+  pool.override_processors_for_test(0);
+  std::sort(taken.begin(), taken.end());
+  row("40 x 1 us, 8 tasks, three pool threads and the caller", taken[taken.size() / 2]);
+  row("the same, 99 of 100 are below", taken[taken.size() * 99 / 100]);
+  row("the same, 999 of 1000 are below", taken[taken.size() * 999 / 1000]);
+  row("the same, worst", taken.back());
+}
+
 void bench_memory() {
   OutputPool& pool = OutputPool::process();
   row("output pool, acquire + release of 1000 bytes",
@@ -145,6 +165,7 @@ void bench_choice() {
 int main() {
   std::printf("processors allowed: %d\n", Pool::process().processors());
   bench_dispatch();
+  bench_more_threads_than_processors();
   bench_memory();
   bench_choice();
 }

@@ -31,10 +31,6 @@ int64_t ceil_div(int64_t value, int64_t unit) { return (value - 1) / unit + 1; }
 // The first task of a home; it owns those up to the first of the next home.
 int64_t first_task(int64_t tasks, int64_t homes, int64_t home) { return home * tasks / homes; }
 
-int64_t tasks_of_home(int64_t tasks, int64_t homes, int64_t home) {
-  return first_task(tasks, homes, home + 1) - first_task(tasks, homes, home);
-}
-
 }  // namespace
 
 Pool& Pool::process() noexcept { return process_pool; }
@@ -79,21 +75,26 @@ uint32_t Pool::publish(const Job& job, size_t scratch_stride, uint64_t cut) noex
   if (const int here = current_processor(); caller_processor_.load(relaxed) != here)
     caller_processor_.store(here, relaxed);
   if (fault_.load(relaxed) != 0) fault_.store(0, relaxed);
-  const auto offer = [&](int64_t home, std::memory_order order) {
-    Offer& to = offers_[home];
-    to.job = job;
-    to.job.scratch += static_cast<size_t>(home) * scratch_stride;
-    to.cut.store(cut, relaxed);
-    const int64_t is_first_claimed = home == 0 && tasks > 0;
-    const int64_t left = tasks_of_home(tasks, homes, home) - is_first_claimed;
-    to.cursor.store(pack(epoch, static_cast<uint32_t>(left)), order);
+  const auto cursor_of_filled = [&](int64_t home) -> std::atomic<uint64_t>& {
+    Offer& offer = offers_[home];
+    offer.job = job;
+    offer.job.scratch += static_cast<size_t>(home) * scratch_stride;
+    offer.cut.store(cut, relaxed);
+    return offer.cursor;
   };
+  const auto left = [epoch](int64_t count) { return pack(epoch, static_cast<uint32_t>(count)); };
+  const int64_t callers = tasks / homes;
   // Release: a successful claim (acquire) sees the job and what was reset.
-  offer(0, std::memory_order_release);
-  for (int64_t home = homes - 1; home > 1; --home) offer(home, std::memory_order_release);
+  cursor_of_filled(0).store(left(callers - (tasks > 0)), std::memory_order_release);
+  int64_t end = tasks;
+  for (int64_t home = homes - 1; home > 1; --home) {
+    const int64_t begin = first_task(tasks, homes, home);
+    cursor_of_filled(home).store(left(end - begin), std::memory_order_release);
+    end = begin;
+  }
   // seq_cst, against the parking thread's "announce, then read the cursor": one of us sees the
   // other. Others are woken by those that home 1 wakes; one that is missed costs its help alone.
-  offer(1, std::memory_order_seq_cst);
+  cursor_of_filled(1).store(left(end - callers), std::memory_order_seq_cst);
   wake(1);
   return epoch;
 }
