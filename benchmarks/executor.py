@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.common import machine
 from grainline.base.dims import symbol
 from grainline.base.dtypes import I64
 from grainline.execgraph.builder import GraphBuilder
@@ -72,6 +73,7 @@ def main() -> None:
     feeds = {"x": np.zeros(4, np.int64)}
     nothing = executor_of(empty_copy, 0)
     call_ns = best_ns(lambda: nothing.run(feeds), 20_000)
+    print(machine())
     print(f"one call, one input, one output: {call_ns:.0f} ns")
     for step in (empty_copy, skipped_launch, small_launch, block):
         for size in SIZES:

@@ -25,7 +25,21 @@ from grainline.plan.target import host_target
 
 ort = pytest.importorskip("onnxruntime", reason="the peer whose calls are compared; `make test` installs it")
 ort.set_default_logger_severity(4)
+PUBLIC = """
+    Allocator BuildError Cancelled DataDump Device EndOfSequence Event ExceptionDump ExecutionMode
+    ExecutionOrder FeedError GrainlineError GraphOptimizationLevel IOBinding InferenceSession KernelError
+    KernelTrace Model ModelError ModelMetadata NodeArg NodeEvent OptionError OrtValue OutOfMemory RunOptions
+    SessionOptions StateError Stream Subscriber SynchronizationError TimedOut UnsupportedError __version__
+    compile disable_telemetry_events enable_telemetry_events get_all_providers get_available_providers
+    get_device load set_default_logger_severity set_default_logger_verbosity
+""".split()
 LIBRARIES = pytest.mark.parametrize("library", [grainline, ort], ids=["grainline", "onnxruntime"])
+
+
+def test_R34_a_public_name_comes_and_goes_with_a_review() -> None:
+    """Whoever adds, renames or drops one changes this list too."""
+    assert grainline.__all__ == PUBLIC
+    assert not [name for name in PUBLIC if not hasattr(grainline, name)]
 
 
 @pytest.fixture

@@ -46,6 +46,28 @@ def test_every_rule_is_on_the_map(row: int) -> None:
     assert row in covered
 
 
+@pytest.mark.parametrize("row", range(1, 71))
+def test_every_rule_has_a_test_that_is_named_after_it(row: int) -> None:
+    """`test_R49_...` in Python, `R49_...` in C++; several rows may stand in front of one name."""
+    named = {
+        int(number)
+        for name in known_tests()
+        for number in re.findall(r"R(\d\d)", re.match(r"(?:test_)?(?:R\d\d_)*", name)[0])
+    }
+    assert row in named
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda path: path.stem)
+def test_R32_python_figures_carry_machine_and_versions(path: Path) -> None:
+    text = path.read_text()
+    assert "\ndef main(" not in text or "machine()" in text, "figures are printed, but not on what"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "native" / "tests").glob("bench_*.cpp")), ids=lambda path: path.stem)
+def test_R32_native_figures_carry_their_build(path: Path) -> None:
+    assert "print_build();" in path.read_text().split("int main(")[1]
+
+
 def test_R43_removed_mechanisms_stay_out() -> None:
     """No batch count of ready launches, no threshold per thread, no barrier before mixed kernels."""
     for path in sorted((ROOT / "native" / "exec").glob("*")):

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "build_type.h"
 #include "line_transfer.h"
 #include "program_fixture.h"
 #include "threads/topology.h"
@@ -233,6 +234,7 @@ void bench_extents() {
 }  // namespace
 
 int main() {
+  print_build();
   bench_extents();
   bench_nodes();
   bench_edges();

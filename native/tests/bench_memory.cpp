@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "build_type.h"
 #include "device/cpu_device.h"
 #include "device/discrete_device.h"
 #include "device/inline_stream.h"
@@ -149,6 +150,7 @@ void bench_streams() {
 }  // namespace
 
 int main() {
+  print_build();
   for (const size_t size_bytes : {size_t{100}, size_t{20000}, size_t{1} << 20})
     bench_relations(size_bytes);
   bench_several_streams();

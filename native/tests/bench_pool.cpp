@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "build_type.h"
 #include "cost/launch.h"
 #include "line_transfer.h"
 #include "memory/host_memory.h"
@@ -163,6 +164,7 @@ void bench_choice() {
 }  // namespace
 
 int main() {
+  print_build();
   std::printf("processors allowed: %d\n", Pool::process().processors());
   bench_dispatch();
   bench_more_threads_than_processors();

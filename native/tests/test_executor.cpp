@@ -18,13 +18,13 @@ using namespace grainline::test;
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 // Counts what the whole test program asks for.
 static std::atomic<size_t> news{0};
-void* operator new(size_t size_bytes) {
+[[gnu::noinline]] void* operator new(size_t size_bytes) {
   ++news;
   if (void* memory = std::malloc(size_bytes)) return memory;
   throw std::bad_alloc();
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 #endif
 
 namespace {
@@ -59,6 +59,40 @@ TEST(executor_all_kinds_compute_what_the_sequential_one_does) {
         EXPECT(other.cells.cells == oracle.cells.cells, label(options, seed).c_str());
         EXPECT(other.cells.runs == oracle.cells.runs, "every node runs once");
       }
+    }
+  }
+}
+
+// In the order of the node array, and each before the next one begins.
+TEST(R40_one_worker_runs_all_memory_nodes) {
+  static std::atomic<int> inside{0};
+  static std::vector<int64_t> order;
+  static std::atomic<bool> has_met{false};
+  const auto memory = [](RunState& state, const Node& node) {
+    if (inside.fetch_add(1) != 0) has_met = true;
+    order.push_back(static_cast<int64_t>(number_of(state, node)));
+    const bool has_failed = toy(state, node);
+    inside.fetch_sub(1);
+    return has_failed;
+  };
+  static constexpr std::string_view kKernels[] = {"AllocMemory", "Launch", "FreeMemory",
+                                                  "HostCall"};
+  std::mt19937_64 random(kSeed);
+  std::vector<ToyNode> nodes;
+  for (size_t i = 0; i < 200; ++i) {
+    const std::string_view kernel = kKernels[random() % 4];
+    const bool is_memory = kernel == "AllocMemory" || kernel == "FreeMemory";
+    nodes.push_back({kernel, {}, {}, is_memory ? KernelFn{memory} : KernelFn{toy}});
+    for (size_t k = random() % 3; k-- > 0 && i > 0;)
+      nodes.back().before.push_back(static_cast<int64_t>(random() % i));
+  }
+  const auto program = program_of(nodes);
+  for (const int workers : {2, 3, 5}) {
+    ToyRun run(program, {ExecutorKind::multi_worker, workers, 1});
+    for (int turn = 0; turn < 20; ++turn) {
+      order.clear();
+      EXPECT(run.run().is_ok() && !has_met, "no memory node runs beside another");
+      EXPECT(order.size() > 50 && std::ranges::is_sorted(order), "as in sequence");
     }
   }
 }

@@ -69,6 +69,14 @@ def test_R08_one_worker_or_several_streams_split_nothing_and_keep_every_edge(see
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+def test_R35_several_workers_change_nothing_outside_of_main(seed: int) -> None:
+    graph = place_on_discrete(random_graph(seed))
+    one, several = (optimise(graph, PassOptions(is_multi_worker=is_several)) for is_several in (False, True))
+    assert (one.init, one.deinit) == (several.init, several.deinit)
+    assert (one.inputs, one.outputs) == (several.inputs, several.outputs)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("one", [*REPEATED, *ONCE], ids=lambda one: one.name)
 def test_a_pass_keeps_the_meaning_and_settles(one: passes.Pass, seed: int) -> None:
     for graph, device in ((random_graph(seed), "cpu"), (place_on_discrete(random_graph(seed)), "discrete")):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from grainline.execgraph.interp import INTERPRETED
@@ -22,6 +24,14 @@ from grainline.execgraph.registry import (
 OWNING_KINDS = {"weight", "memory", "output", "workspace", "blocks"}
 NORMAL_OF_THREE = {"BuildTensor", "BuildTensorStorage", "BuildTensorPureShape"}
 SPLIT_SUBMISSIONS = {"LaunchH2DCopy", "LaunchCopyFlowH2D"}
+
+
+def test_R31_every_kernel_has_a_stored_number_of_instructions() -> None:
+    """`make bench-kernels` compares with them."""
+    stored = Path(__file__).parents[2] / "native" / "tests" / "kernel_instructions.txt"
+    numbers = {name: int(number) for name, number in map(str.split, stored.read_text().splitlines())}
+    assert set(numbers) == set(KERNEL_NUMBERS)
+    assert all(number > 0 for number in numbers.values()), f"in no graph that is counted: {numbers}"
 
 
 @pytest.mark.parametrize("name", KERNELS)
