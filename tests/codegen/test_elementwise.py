@@ -6,10 +6,11 @@ from harness import Compiled, check
 
 from grainline.base.dims import symbol
 from grainline.base.dtypes import ALL, BF16, BOOL, F16, F32, F64, I8, I16, I32, I64, U8, U16, U32, U64
+from grainline.plan.types import PlannerOptions
 from grainline.tile.build import ProgramBuilder
 from grainline.tile.ir import ARITHMETIC, COMPARISONS
 
-N = symbol("N")
+M, N = symbol("M"), symbol("N")
 INTEGERS = (U8, I8, U16, I16, I32, I64, U32, U64)
 FLOATS = (F32, F64, F16, BF16)
 BINARY = [
@@ -213,3 +214,24 @@ def test_reduction_passes_nan_from_every_position(kind):
     np.fill_diagonal(data, np.nan)
     found = check(p.finish(), [data, np.zeros(67, np.float32)], {"M": 67, "N": 67})[-1]
     assert np.isnan(found).all()
+
+
+@pytest.mark.parametrize("mapping", ["local", "whole"])
+@pytest.mark.parametrize("kind", COMPARISONS[:6])
+def test_coordinates_are_compared_with_numbers_near_and_far(kind, mapping):
+    """A coordinate against a number, from either side; numbers reach from the least of their type to the greatest."""
+    p = ProgramBuilder("compared")
+    r, a = p.root("rows", M), p.axis("n", N)
+    k = p.view("k", I64, (M,))
+    y, z = (p.view(name, I32, (M, N), access="write") for name in "yz")
+    number = p.load(k, (r,))
+    for view, sides in ((y, (p.coord(a), number)), (z, (number, p.coord(a)))):
+        p.store(view, (r, a), p.cast(p.elementwise(kind, *sides), I32))
+    program = p.finish()
+    compiled = Compiled(program, PlannerOptions(mapping=mapping))
+    for n in (1, 15, 16, 70, 200):
+        near = [-1, 0, 1, 15, 16, 17, 63, 64, 65, n - 1, n, n + 1]
+        far = [-(2**63), -(2**63) + 1, -(2**32), -(2**31) - 1, 2**31, 2**32 + 3, 2**63 - 1]
+        numbers = np.array([*near, *far], np.int64)
+        rows = (np.zeros((numbers.size, n), np.int32) for _ in range(2))
+        check(program, [numbers, *rows], {"M": numbers.size, "N": n}, compiled=compiled)

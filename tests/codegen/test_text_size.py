@@ -17,7 +17,7 @@ KERNELS = {
     rows.rms_norm: 308,
     rows.layer_norm: 397,
     rows.softmax: 399,
-    rows.masked_softmax: 504,
+    rows.masked_softmax: 513,
     pointwise.gelu: 146,
     pointwise.swiglu: 137,
 }
@@ -42,3 +42,10 @@ def test_each_form_of_the_last_pass_has_one_short_packet(kernel):
 def test_halves_of_registers_are_no_lists_of_lanes():
     shuffles = [line for line in text_of(rows.softmax).splitlines() if "shufflevector <64 x float>" in line]
     assert all("zeroinitializer" in line for line in shuffles), "a part of a register is extracted by its number"
+
+
+def test_coordinates_of_lanes_are_compared_in_32_bits():
+    """64 coordinates in 64 bits are eight registers, and fewer lanes than that are decided by a comparison."""
+    text = text_of(rows.masked_softmax)
+    assert "icmp slt <64 x i32>" in text or "icmp sle <64 x i32>" in text
+    assert "<64 x i64>" not in text

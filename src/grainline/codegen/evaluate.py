@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from grainline.base.dtypes import BOOL, F32, I64
+from grainline.base.dtypes import BOOL, F32, I32, I64
 from grainline.codegen import memory
-from grainline.codegen.elementwise import FAULT_INDEX, Faults, apply, cast, exp_of_nonpositive, rounded
+from grainline.codegen.elementwise import FAULT_INDEX, SIGNED_COMPARE, Faults, apply, cast, exp_of_nonpositive, rounded
 from grainline.codegen.emit import FunctionText, Reg, constant, i64
 from grainline.codegen.private import Array
 from grainline.codegen.words import Arguments
@@ -135,6 +135,8 @@ class Evaluator:
             return self.load(operation) if replaced is None else replaced
         if operation.op == "extract":
             return self._extract(operation)
+        if operation.op in SIGNED_COMPARE and (found := self._lanes_against(operation)) is not None:
+            return found
         args = self._operands(operation.operands)
         if operation.op == "splat":
             return args[0]
@@ -143,6 +145,27 @@ class Evaluator:
         if operation.op == "exp" and is_nonpositive(self.flow, operation.operands[0]):
             return exp_of_nonpositive(self.f, args[0])
         return apply(self.f, operation.op, args, Faults(self.mask))
+
+    def _lanes_against(self, operation: Operation) -> Reg | None:
+        """The coordinate of the lanes compared with a scalar: numbers of lanes with the scalar's distance, in 32 bits.
+
+        A distance outside of the packet is cut to one lane before or behind it, which no comparison tells apart.
+        """
+        f, sides = self.f, list(operation.operands)
+        ours = [self._is_lane_coordinate(tile) for tile in sides]
+        if not self.lanes or self.lane_axis is None or ours.count(True) != 1:
+            return None
+        other, base = self.value(sides[ours.index(False)]), self.coordinate(self.lane_axis)
+        if other.lanes or base is None:
+            return None
+        distance = f.intrinsic("smax", f.intrinsic("ssub.sat", other, base), i64(-1))
+        near = f.convert("trunc", f.minimum(distance, i64(self.lanes)), I32)
+        pair = [f.iota(self.lanes, I32), f.splat(near, self.lanes)]
+        return f.compare(f"icmp {SIGNED_COMPARE[operation.op]}", *(pair if ours[0] else reversed(pair)))
+
+    def _is_lane_coordinate(self, tile: Tile) -> bool:
+        definition = self.flow.definition.get(tile.id)
+        return definition is not None and definition.op == "coord" and definition.axis is self.lane_axis
 
     def _extract(self, operation: Operation) -> Reg:
         """An element of a private array, or of the operand itself at its own coordinates."""
