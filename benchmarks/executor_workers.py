@@ -2,7 +2,10 @@
 
     python benchmarks/executor_workers.py [--rounds N]
 
-Two tables. *Workers*: an encoder run by one worker and by several, on the host and on `discrete`. *Latency*: every
+Three tables. *Host*: what one worker does of a run beside its launches, from the begin of the first node to the end of
+the last one. The clock that is read twice a node lies between the nodes and counts as the host's, so the share without
+it is below; that of the host's nodes by themselves stands beside. The arguments of a launch are the launch's.
+*Workers*: an encoder run by one worker and by several, on the host and on `discrete`. *Latency*: every
 command of the device takes longer by a given time; the host's own work should disappear behind it, so a run should take
 what the critical path says: the submissions as they were made, then each command behind its submission and behind the
 command before it.
@@ -19,7 +22,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from common import ENCODERS, encoder_feeds, machine, model_path, print_table
+from common import ENCODERS, encoder_feeds, machine, model_path, print_table, verdict
 
 import grainline
 from grainline.execgraph.registry import KERNELS, LAUNCH
@@ -35,6 +38,7 @@ ARMS: dict[str, dict[str, Any]] = {
     "discrete, sequential": {"device": "discrete"},
     **{f"discrete, {name}": {"device": "discrete", **options} for name, options in SEVERAL.items()},
 }
+HOST_PERCENT = 3.0
 DELAYS_S = (0.0, 20e-6, 100e-6, 500e-6)
 
 
@@ -56,6 +60,34 @@ def ratio(times: list[float], base: list[float]) -> str:
     """Median of the ratios within a round, and their quartiles."""
     low, middle, high = statistics.quantiles([a / b for a, b in zip(times, base)], n=4)
     return f"{middle:.2f} [{low:.2f} {high:.2f}]"
+
+
+def host_shares(records: list[dict[str, Any]]) -> tuple[float, float]:
+    """Of one run: the part of its time in which no launch ran, and the part of the nodes that are no launches."""
+    end_ns = max(record["start_ns"] + record["elapsed_ns"] for record in records)
+    span_ns = end_ns - min(record["start_ns"] for record in records)
+    launches_ns = sum(record["elapsed_ns"] for record in records if record["kernel"] == "Launch")
+    nodes_ns = sum(record["elapsed_ns"] for record in records)
+    return 1 - launches_ns / span_ns, (nodes_ns - launches_ns) / span_ns
+
+
+def host_table(path: str, name: str, shape: tuple[int, int], rounds: int) -> None:
+    models = {threads: grainline.load(path, threads=threads) for threads in (1, 2)}
+    feeds = encoder_feeds([info.name for info in models[1].inputs], *shape)
+    found: dict[int, list[tuple[float, float]]] = {threads: [] for threads in models}
+    for number in range(rounds + 5):
+        for threads, model in models.items():
+            shares = host_shares(model.compiled.executor.run_profiled(feeds)[1])
+            if number >= 5:  # warm
+                found[threads].append(shares)
+    rows = []
+    for threads, pairs in found.items():
+        beside, nodes = zip(*pairs)
+        low, middle, high = (f"{100 * share:.1f}" for share in statistics.quantiles(beside, n=4))
+        nodes_percent = f"{100 * statistics.median(nodes):.1f}"
+        rows.append((threads, f"{middle} [{low} {high}]", nodes_percent, verdict(float(middle), HOST_PERCENT)))
+    head = ("threads", "% of the run, median [quartiles]", "% in nodes", f"<= {HOST_PERCENT:.0f} %")
+    print_table(f"{name} at {shape}: everything but launches", head, rows)
 
 
 def workers_table(path: str, name: str, shape: tuple[int, int], rounds: int) -> None:
@@ -138,6 +170,7 @@ def main() -> None:
     print(machine())
     name = "MiniLM-L6 int8"
     path = model_path(ENCODERS[name])
+    host_table(path, name, (1, 8), rounds * 4)
     for shape in ((1, 8), (1, 64)):
         workers_table(path, name, shape, rounds if shape == (1, 8) else rounds // 3)
     latency_table(path, name, (1, 8), rounds // 3)
