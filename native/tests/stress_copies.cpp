@@ -163,9 +163,10 @@ void check_streams(uint64_t seed, bool drops_events, std::mt19937_64& random, Ta
   tally.nodes += graph.nodes.size();
 }
 
-// Whoever is asked for, a topological executor walks the frames. In the order of the nodes it needs
-// what the structure needs, so that twice as much is room for all that is torn.
-void check_frames(uint64_t seed, bool keeps_reads, std::mt19937_64& random, Tally& tally) {
+// In the order of the nodes a walk needs what the structure needs, so that twice as much is room
+// for all that is torn. Several workers keep that order.
+void check_frames(uint64_t seed, bool keeps_reads, Frees frees, std::mt19937_64& random,
+                  Tally& tally) {
   const CopyGraph graph = random_flow_graph(seed, keeps_reads);
   const auto workers = static_cast<int>(2 + random() % 3);
   using enum ExecutorKind;
@@ -173,7 +174,10 @@ void check_frames(uint64_t seed, bool keeps_reads, std::mt19937_64& random, Tall
   const Arm others[] = {
       {"topological, frames", {topological, 0, 0}, false, {}},
       {"sequential, frames", {sequential, 0, 0}, false, {}},
+  };
+  const Arm same_order[] = {
       {"several workers, frames", {multi_worker, workers, 0}, false, {}},
+      {"several workers, early Frees, frames", {multi_worker, workers, 0}, true, frees},
   };
   DiscreteDevice::Options options;
   options.arena.capacity_bytes = size_t{1} << 30;
@@ -186,7 +190,8 @@ void check_frames(uint64_t seed, bool keeps_reads, std::mt19937_64& random, Tall
   options.arena.capacity_bytes = 2 * peak_bytes + 16 * kPage;
   check_arm(graph, in_order, options, true, random, tally);
   options.arena.capacity_bytes = peak_bytes + random() % 4 * kPage;
-  check_arm(graph, in_order, options, false, random, tally);
+  const bool has_memory = check_arm(graph, in_order, options, false, random, tally);
+  for (const Arm& arm : same_order) check_arm(graph, arm, options, has_memory, random, tally);
   for (const Arm& arm : others) {
     const bool has_room = random() % 2;
     options.arena.capacity_bytes = has_room ? size_t{1} << 30 : peak_bytes + random() % 8 * kPage;
@@ -233,7 +238,7 @@ void check_graph(uint64_t seed, Flaw flaw, Tally& tally) {
   has_memory = check_arm(split_graph, in_sequence, options, false, random, tally);
   check_arm(split_graph, ahead, options, has_memory, random, tally);
   check_streams(seed, flaw == Flaw::unordered, random, tally);
-  check_frames(seed, flaw != Flaw::unread, random, tally);
+  check_frames(seed, flaw != Flaw::unread, frees, random, tally);
   ++tally.graphs;
   tally.nodes += mixed_graph.nodes.size() + split_graph.nodes.size();
 }
