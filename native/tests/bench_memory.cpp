@@ -150,7 +150,7 @@ void bench_streams() {
 }  // namespace
 
 int main() {
-  print_build();
+  grainline::test::print_build();
   for (const size_t size_bytes : {size_t{100}, size_t{20000}, size_t{1} << 20})
     bench_relations(size_bytes);
   bench_several_streams();

@@ -164,7 +164,7 @@ void bench_choice() {
 }  // namespace
 
 int main() {
-  print_build();
+  grainline::test::print_build();
   std::printf("processors allowed: %d\n", Pool::process().processors());
   bench_dispatch();
   bench_more_threads_than_processors();
