@@ -32,7 +32,7 @@ from grainline.codegen.mma_pack import pack_a_function, pack_b_function
 from grainline.codegen.mma_stream import THREE_ROW_PANELS, Columns, Share, chunk_panels, fetches_ahead, shares
 from grainline.codegen.mma_strip import rows_function
 from grainline.codegen.mma_text import KernelText, Writer
-from grainline.codegen.mma_tile import TileForm, edge_function, tile_functions
+from grainline.codegen.mma_tile import TileForm, edge_function, float_tile, tile_function
 from grainline.plan.mma import PANEL, STRIP_ROWS, Product, Realisation, scratch_layout
 from grainline.plan.mma_chain import ChainRealisation
 from grainline.plan.types import Plan
@@ -79,7 +79,7 @@ def strip_words(plan: Realisation | ChainRealisation) -> dict[str, int | Expr]:
 
 
 def _float_functions(kernel: KernelText, form: TileForm, chosen: Realisation) -> None:
-    tile_functions(kernel, form)
+    tile_function(kernel, form, lambda w, rows: float_tile(w, form, rows))
     if chosen.packs_a:
         pack_a_function(kernel, form)
     if chosen.packs_b:
@@ -256,7 +256,7 @@ class _Strips:
     def _multiply(
         self, strip: str, slot: str, b: tuple[str, str, str], column: str, columns: str, share: Share | None = None
     ) -> None:
-        """Calls the tile function of the strip's row count for `columns` columns from `column` on."""
+        """Calls the tile function for `columns` columns from `column` on."""
         w = self.w
         first, rows = self.rows.at(w, strip)
         ldc = w.extent(self.scratch.strip_row) if self.form.to_strip else "0"
@@ -265,7 +265,7 @@ class _Strips:
         arguments = f"ptr %args, ptr {a}, i64 {rows}, ptr {b[0]}, i64 {b[1]}, i64 {b[2]}, i64 {columns}, i64 {ldc}"
         arguments += "".join(f", ptr {p}" for p in self._outputs(first, slot, column))
         arguments += share.arguments() if share else ""
-        call_tile(w, "", (rows, self.product.strip_rows), arguments)
+        call_tile(w, "", rows, arguments)
 
     def _outputs(self, first_row: str, slot: str, column: str) -> list[str]:
         """The pointers of the tile function at the strip's first row and `column`."""

@@ -32,7 +32,7 @@ from grainline.codegen.mma_nest import (
 from grainline.codegen.mma_pack import pack_a_function, pack_b_function
 from grainline.codegen.mma_strip import whole_rows_function
 from grainline.codegen.mma_text import KernelText, Writer
-from grainline.codegen.mma_tile import TileForm, edge_function, tile_functions
+from grainline.codegen.mma_tile import TileForm, edge_function, float_tile, tile_function
 from grainline.plan.mma import CHUNK_PANELS, Product
 from grainline.plan.mma_chain import Chain, ChainRealisation, ChainScratch, chain_scratch, stage_rows, strip_row
 from grainline.plan.panels import PANEL, STRIP_ROWS
@@ -108,7 +108,7 @@ def _stage(chain: Chain, scratch: ChainScratch, number: int) -> _Stage:
 
 
 def _stage_functions(kernel: KernelText, chain: Chain, stage: _Stage) -> None:
-    tile_functions(kernel, stage.form)
+    tile_function(kernel, stage.form, lambda w, rows: float_tile(w, stage.form, rows))
     pack_b_function(kernel, stage.form)
     if not stage.form.to_strip:
         edge_function(kernel, stage.form)
@@ -293,7 +293,7 @@ class _Strips:
     def _multiply(
         self, stage: _Stage, strip: str, slot: str, b: tuple[str, str, str], column: str, columns: str
     ) -> None:
-        """Calls the tile function of the strip's row count for `columns` columns from `column` on.
+        """Calls the tile function for `columns` columns from `column` on.
 
         Of the first product only the columns that the strip sees, of the second as many k.
         """
@@ -308,7 +308,7 @@ class _Strips:
         left = self._strip_slot(self.stages[0], slot) if stage.number else self.left.at(w, first, rows, slot)
         arguments = f"ptr %args, ptr {left}, i64 {rows}, ptr {b[0]}, i64 {b[1]}, i64 {b[2]}, i64 {columns}, i64 {ldc}"
         arguments += "".join(f", ptr {p}" for p in self._outputs(stage, first, slot, column)) + depth
-        call_tile(w, stage.form.prefix, (rows, STRIP_ROWS), arguments)
+        call_tile(w, stage.form.prefix, rows, arguments)
 
     def _outputs(self, stage: _Stage, first: str, slot: str, column: str) -> list[str]:
         """The pointers of the tile function at the strip's first row and `column`."""

@@ -25,9 +25,8 @@ SCALES, STARTS, ODD, ADDRESS, PEAK, PEAK_DIGIT, PEAK_LINE = 0, 2, 5, 6, 8, 9, 10
 LINE_BYTES = PANEL * QUAD
 
 
-def digit_tile_function(kernel: KernelText, form: TileForm, k: int, rows: int) -> None:
-    """`void @tile<rows>(...)` with the parameters of the f32 tile; `a` is a strip of digits."""
-    w = kernel.internal(f"{form.prefix}tile{rows}", form.parameters())
+def digit_tile(w: Writer, form: TileForm, k: int, rows: int) -> None:
+    """The tile of `rows` rows; the left operand is a strip of digits."""
     panels, strip = PANELS_OF_ROWS[rows], DigitStrip.of(k)
     last = w.binary("ashr", w.add("%cols", "-1"), "4")
 
@@ -48,7 +47,6 @@ def digit_tile_function(kernel: KernelText, form: TileForm, k: int, rows: int) -
         finish_group(w, form, rows, (column, numbers), joined)
 
     w.loop("0", "%cols", PANEL * panels, group)
-    w.function.do("ret void")
 
 
 def byte(w: Writer, base: str, offset: int | str) -> str:

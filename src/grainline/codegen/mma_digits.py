@@ -21,11 +21,11 @@ from dataclasses import replace
 
 from grainline.base.dims import Expr, ceil_div
 from grainline.codegen.mma_digit_pack import pack_digits_function
-from grainline.codegen.mma_digit_tile import digit_tile_function, odd_rows_function
+from grainline.codegen.mma_digit_tile import digit_tile, odd_rows_function
 from grainline.codegen.mma_text import KernelText
-from grainline.codegen.mma_tile import TileForm
+from grainline.codegen.mma_tile import TileForm, tile_function
 from grainline.plan.mma import Product
-from grainline.plan.panels import QUAD, STRIP_ROWS
+from grainline.plan.panels import QUAD
 from grainline.tile.ir import Axis
 
 
@@ -37,9 +37,8 @@ def as_words(product: Product) -> Product:
 
 
 def digit_functions(kernel: KernelText, form: TileForm, k: int | Expr) -> None:
-    """@pack_a, @tile<rows> and what they call; `form` holds the product as words, `k` is its contracted extent."""
+    """@pack_a, @tile and what they call; `form` holds the product as words, `k` is its contracted extent."""
     assert isinstance(k, int) and kernel.lanes == 16
-    for rows in range(1, STRIP_ROWS + 1):
-        digit_tile_function(kernel, form, k, rows)
+    tile_function(kernel, form, lambda w, rows: digit_tile(w, form, k, rows))
     odd_rows_function(kernel, k)
     pack_digits_function(kernel, form, k)

@@ -9,7 +9,6 @@ from grainline.base.dims import Expr
 from grainline.base.dtypes import BOOL
 from grainline.codegen.emit import Reg
 from grainline.codegen.mma_text import Writer
-from grainline.codegen.mma_tile import TILE_ROWS
 from grainline.plan.mma import DIRECT_B_STRIPS, Product
 from grainline.plan.panels import PANEL, STRIP_ROWS
 from grainline.tile.access import LinearAccess, linear_access
@@ -161,19 +160,11 @@ class LeftRows:
         w.function.when(Reg(self.is_packed(w, rows), BOOL), [], pack)
 
 
-def call_tile(w: Writer, prefix: str, rows: tuple[str, int], arguments: str) -> None:
-    """Calls the tile function of a strip of `rows` (how many, at most) rows; nothing for 0 rows.
-
-    One call through an address: a call of so many arguments is dear to compile.
-    """
-    count, most = rows
-    sizes = TILE_ROWS[most]
-    tile = f"@{prefix}tile{sizes[0]}"
-    for size, larger in zip(sizes, sizes[1:]):
-        tile = w.choose(w.less(str(size), count), f"@{prefix}tile{larger}", tile, "ptr")
+def call_tile(w: Writer, prefix: str, rows: str, arguments: str) -> None:
+    """Calls the tile function for a strip of `rows` rows; nothing for 0 rows."""
 
     def call() -> list[Reg]:
-        w.function.do(f"call void {tile}({arguments})")
+        w.function.do(f"call void @{prefix}tile({arguments})")
         return []
 
-    w.function.when(Reg(w.less("0", count), BOOL), [], call)
+    w.function.when(Reg(w.less("0", rows), BOOL), [], call)

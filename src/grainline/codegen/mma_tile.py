@@ -1,4 +1,4 @@
-"""The register tile: one internal function per row count that multiplies a strip with a run of column panels.
+"""The register tile: for a row count the code that multiplies a strip with a run of column panels.
 
 `rows` x 16*`panels` accumulators stay in registers over the whole of k; each is one FMA chain in increasing k from 0.
 Few rows read several panels at once, so that enough independent chains exist to hide the FMA latency and enough streams
@@ -7,7 +7,7 @@ to hide that of memory. A group that reaches past the last column reads its last
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from grainline.base.dims import Expr
@@ -25,8 +25,8 @@ PANELS_TOGETHER = {
     8: {1: 6, 2: 3, 3: 2, 4: 1, 5: 1, 6: 1},
     16: {1: 6, 2: 6, 3: 3, 4: 2, 5: 2, 6: 2, 8: 2, 12: 2},
 }
-# By the most rows of a strip, the row counts that have a tile function. A strip of another count is the beginning of
-# the next larger tile: B passes once, and there is less to compile than with a function for each.
+# By the most rows of a strip, the row counts that have a tile. A strip of another count is the beginning of the next
+# larger one: B passes once, and there is less to compile than with a tile for each.
 TILE_ROWS = {STRIP_ROWS: (1, 2, 3, 4, 5, 6), WIDE_STRIP_ROWS: (1, 2, 3, 4, 6, 8, 12)}
 
 
@@ -73,18 +73,26 @@ def fewest_rows(rows: int, strip_rows: int) -> int:
     return max((each for each in TILE_ROWS[strip_rows] if each < rows), default=0) + 1
 
 
-def tile_functions(kernel: KernelText, form: TileForm) -> None:
-    """@tile<rows> for every tile that a strip of the product may have."""
-    for rows in TILE_ROWS[form.product.strip_rows]:
-        tile_function(kernel, form, rows)
+def tile_function(kernel: KernelText, form: TileForm, tile: Callable[[Writer, int], None]) -> None:
+    """`void @tile(args, a, rows, b, brow, bpanel, cols, ldc, streams..., ahead, lines, period)`: rows x cols, by the
+    smallest tile that has room for the rows; `tile` emits the one of a row count.
 
-
-def tile_function(kernel: KernelText, form: TileForm, rows: int) -> None:
-    """`void @tile<size>(args, a, rows, b, brow, bpanel, cols, ldc, streams..., ahead, lines, period)`: `rows` x `cols`.
-
-    The tile may have room for more rows than the strip has: those that are left repeat its last one, to its end.
+    One function for all: each would cost a tenth of the time to compile them.
     """
-    w = kernel.internal(f"{form.prefix}tile{rows}", form.parameters())
+    w = kernel.internal(f"{form.prefix}tile", form.parameters())
+
+    def choose(sizes: Sequence[int]) -> None:
+        if len(sizes) == 1:
+            tile(w, sizes[0])
+            return
+        w.either(w.less("%rows", str(sizes[0] + 1)), lambda: tile(w, sizes[0]), lambda: choose(sizes[1:]))
+
+    choose(TILE_ROWS[form.product.strip_rows])
+    w.function.do("ret void")
+
+
+def float_tile(w: Writer, form: TileForm, rows: int) -> None:
+    """The tile of `rows` rows. The strip may have fewer: those that are left repeat its last one, to its end."""
     panels = PANELS_TOGETHER[w.lanes][rows]
     last = w.binary("ashr", w.add("%cols", "-1"), "4")
     a_rows = _row_bases(w, form, rows)
@@ -99,7 +107,6 @@ def tile_function(kernel: KernelText, form: TileForm, rows: int) -> None:
         finish_group(w, form, rows, (column, numbers), accumulators)
 
     w.loop("0", "%cols", PANEL * panels, group)
-    w.function.do("ret void")
 
 
 def touch_results(w: Writer, form: TileForm, size: tuple[int, int], column: str) -> None:
