@@ -22,6 +22,7 @@ from onnx import TensorProto, helper
 import grainline
 from grainline.plan.machine import machine_of
 from grainline.plan.target import host_target
+from tests.conftest import STRICT_NAMES
 
 ort = pytest.importorskip("onnxruntime", reason="the peer whose calls are compared; `make test` installs it")
 ort.set_default_logger_severity(4)
@@ -526,9 +527,9 @@ use()
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("name", ["GRAINLINE_NUM_THREADS", "GRAINLINE_CACHE", "GRAINLINE_DEBUG"])
+@pytest.mark.parametrize("name", STRICT_NAMES)
 def test_a_malformed_variable_is_named(name: str, two_outputs: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(name, "lots")
+    monkeypatch.setenv(name, "~nobody-has-this-name")
     with pytest.raises(grainline.OptionError, match=name):
         grainline.load(two_outputs).run({"x": X})
 

@@ -21,7 +21,8 @@ from grainline.plan.target import Target
 from grainline.session.options import NodeArg
 from grainline.tools import arms, calibrating, main, waiting
 from grainline.tools.feeding import make_feeds
-from grainline.tools.main import call
+from grainline.tools.main import app, call
+from tests.conftest import STRICT_NAMES
 
 
 @pytest.fixture
@@ -270,12 +271,39 @@ def test_calibrate_shows_its_progress(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert "enough" in terminal.getvalue()
 
 
-def test_a_malformed_variable_ends_with_code_2(
-    add_path: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+COMMANDS = sorted(info.callback.__name__ for info in app.registered_commands if info.callback is not None)
+
+
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name != "knobs"])
+def test_a_malformed_variable_ends_every_command_with_code_2(
+    command: str, add_path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("GRAINLINE_NUM_THREADS", "all")
-    assert call(["run", add_path]) == 2
-    assert "GRAINLINE_NUM_THREADS" in capsys.readouterr().err
+    output = str(tmp_path / "out")
+    arguments = {
+        "plan": ["rms_norm", "4x64"],
+        "audit": [str(tmp_path)],
+        "measure": ["-o", output],
+        "calibrate": ["-o", output],
+    }
+    for name in STRICT_NAMES:
+        monkeypatch.setenv(name, "~nobody-has-this-name")
+        assert call([command, *arguments.get(command, [add_path])]) == 2
+        assert f"variable {name} cannot be read" in " ".join(capsys.readouterr().err.split())
+        monkeypatch.delenv(name)
+
+
+def test_plan_keeps_to_the_bound_of_the_environment(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    processors = len(os.sched_getaffinity(0))
+    for bound, arguments, homes in (
+        ("1", [], 1),
+        (str(processors + 3), [], processors),
+        ("1", ["--threads", "2"], 2),
+    ):
+        monkeypatch.setenv("GRAINLINE_NUM_THREADS", bound)
+        assert call(["plan", "rms_norm", "4x64", *arguments]) == 0
+        assert f": H={homes}, " in capsys.readouterr().out
 
 
 def test_the_console_script_is_installed(add_path: str) -> None:

@@ -158,7 +158,7 @@ DEBUG = Knob(
     0,
     "Ladder of detail, logged to 'grainline' at INFO: 1 steps with times, 2 graphs and passes, 3 tile programs and "
     "plans, 4 LLVM IR, 5 assembly. From 1 on, the command line shows tracebacks.",
-    _integer_at_least(0),
+    _integer_at_least(0, 5),
 )
 #: Numbers as in enum ExecutorKind of native/exec/executor_kind.h.
 EXECUTORS = ("auto", "sequential", "topological", "priority-topological", "multi-worker")
@@ -228,6 +228,12 @@ ALL: tuple[Knob[Any], ...] = (
     MAX_RUNTIME_CORE_NUMBER,
     ENABLE_DYNAMIC_SHAPE_MULTI_STREAM,
 )
+
+
+def check_environment(environ: Mapping[str, str] | None = None) -> None:
+    """OptionError when any variable is malformed, whether or not the work at hand would read it."""
+    for knob in ALL:
+        knob.read(environ)
 
 
 @dataclass(frozen=True)

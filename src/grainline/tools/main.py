@@ -16,6 +16,7 @@ import typer
 
 from grainline.base import log
 from grainline.base.errors import GrainlineError, OptionError
+from grainline.base.knobs import DEBUG, check_environment
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__.split("\n")[0]
@@ -31,6 +32,12 @@ Shapes = Annotated[
 ]
 Threads = Annotated[int | None, typer.Option(min=0, help="Threads of a run; 0 means all that are allowed.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the random inputs.")]
+
+
+@app.callback()
+def check_variables(context: typer.Context) -> None:
+    if context.invoked_subcommand != "knobs":  # which lists malformed variables
+        check_environment()
 
 
 @app.command()
@@ -194,7 +201,7 @@ def _flushed() -> bool:
 
 def call(arguments: list[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
-    if os.environ.get("GRAINLINE_DEBUG", "0") not in ("", "0"):
+    if _is_debugged():
         import logging
 
         logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
@@ -212,6 +219,13 @@ def call(arguments: list[str] | None = None) -> int:
         return _complain(error, 1)
     except KeyboardInterrupt:
         return _complain("interrupted", 130)
+
+
+def _is_debugged() -> bool:
+    try:
+        return DEBUG.read() > 0
+    except OptionError:  # the command complains
+        return False
 
 
 def _complain(error: object, code: int) -> int:

@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import median
 
 from grainline.base.errors import OptionError
+from grainline.base.knobs import thread_budget
 from grainline.evidence import operators
 from grainline.evidence.contest import Codes, Condition, search_for
 from grainline.plan.launches import with_launches
@@ -36,7 +37,7 @@ def operator_lines(
     operator, dims = operators.find(name), shape_of(shape)
     operators.check_dims(operator, dims)
     processors = len(os.sched_getaffinity(0))
-    homes = threads or processors
+    homes = threads or min(thread_budget(None) or processors, processors)
     if is_measured and homes > processors:
         raise OptionError("threads cannot be timed", expected=f"at most {processors}, the processors", found=homes)
     start, target = "parked" if is_parked else "hot", host_target()
