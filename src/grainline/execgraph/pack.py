@@ -145,6 +145,7 @@ class _Packer:
         self.rows: dict[str, list[tuple[int, ...]]] = {name: [] for name in TABLES}
         self.strings: dict[str, int] = {}
         self.keys: dict[str, int] = {}
+        self.tilings = {node.outputs[0]: node for node in self.order if node.kernel == "Tiling"}
         self.launch_of_tiling: dict[int, int] = {}
         self.launch_group: list[int] = []
         self.slot_dims: dict[int, int] = {}
@@ -282,7 +283,7 @@ class _Packer:
 
     def _launch(self, node: ExecuteNode) -> None:
         name = node.compute_node or node.attributes["key"]
-        tiling = next(n for n in self.order if n.kernel == "Tiling" and n.outputs[0] == node.inputs[0])
+        tiling = self.tilings[node.inputs[0]]
         words = [self.values.extent(word) for word in node.attributes["words"]]
         used = list(words)
         word_range = self._list("words", words)
@@ -458,6 +459,9 @@ class _Packer:
 
     def _finish(self, ranges: list[tuple[int, int, int, int]]) -> Packed:
         groups = max(len(ranges), 1)
+        ready: list[list[int]] = [[] for _ in range(groups)]
+        for launch, group in enumerate(self.launch_group):
+            ready[group].append(launch)
         constants, code, starts, final = self.values.layout(groups)
         self.rows["constants"] = [(value,) for value in constants]
         self.rows["instructions"] = list(code)
@@ -467,8 +471,7 @@ class _Packer:
                 texts = (self._string(text) for text in (check.place, check.text, check.note))
                 self._row("checks", check.kind, final[check.observed], final[check.expected], *texts)
             check_end = len(self.rows["checks"])
-            ready = [launch for launch, of in enumerate(self.launch_group) if of == group]
-            launches = self._list("group_launches", ready)
+            launches = self._list("group_launches", ready[group])
             instructions = (starts[group], starts[group + 1])
             self._row("groups", *instructions, check_begin, check_end, *launches, *ranges[group])
         self._renumber(final)
