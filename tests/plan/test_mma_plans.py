@@ -152,6 +152,18 @@ def test_blocks_count_strips_ranges_and_matrices(rows: int) -> None:
     assert evaluate(heads["batches"].blocks, {"M": rows}) == 12
 
 
+@pytest.mark.parametrize("mapping", ["", WHOLE, MMA])
+def test_a_product_whose_memory_may_be_shared_is_a_whole_program(mapping: str) -> None:
+    """A tile reads what its epilogue adds row by row, while it writes, and writes a row twice that a strip lacks."""
+    options, x = PlannerOptions(mapping=mapping, may_alias=True), Parts()
+    program = x.finish(x.p.mma(x.left(), x.right(), x.k))
+    if mapping == MMA:
+        with pytest.raises(PlanError, match="may be that of its operands"):
+            plan(program, TARGET, options)
+        return
+    assert {each.mapping.kind for each in plan(program, TARGET, options).variants} == {WHOLE}
+
+
 def test_all_plans_of_a_product_have_one_signature() -> None:
     for program in (product_of(None, "panels"), product_of(12, "columns")):
         assert len({p.signature for p in plan(program, TARGET).variants}) == 1

@@ -62,6 +62,8 @@ def plan(
     if any(o.op == "mma" for o in program.operations()) and options.mapping != WHOLE:
         if options.may_alias and not options.mapping:
             return _without_products(program, target, options, extents, execution, machine, READS_WHILE_IT_WRITES)
+        if options.may_alias and options.mapping == MMA:
+            raise PlanError(READS_WHILE_IT_WRITES)
         from grainline.plan.mma_chain import plan_products
 
         try:
