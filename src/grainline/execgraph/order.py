@@ -72,11 +72,7 @@ def entries(nodes: Iterable[ExecuteNode], frames: Iterable[Frame]) -> dict[int, 
     """For each node of a control frame of the graph itself, entry and exit included: the id of its entry."""
     around = outermost(frames)
     ends = {end: frame.entry for frame in around.values() for end in (frame.entry, frame.exit)}
-    return {
-        node.id: around[node.owner].entry if node.owner in around else ends[node.id]
-        for node in nodes
-        if node.owner in around or node.id in ends
-    }
+    return ends | {node.id: around[node.owner].entry for node in nodes if node.owner in around}
 
 
 def _priorities(by_id: dict[int, ExecuteNode], before: dict[int, tuple[int, ...]]) -> dict[int, tuple[int, int, int]]:

@@ -13,7 +13,7 @@ is an anchor of the order, which consumers wait for a copy's submission, and wha
 * NORMAL_OF_THREE leaves the memory worker when there are exactly three workers;
 * PURE depends on its inputs alone and may move to Init with them;
 * FREE_STANDING is ordered by its own place, although nothing may need its result;
-* CONTROL decides in the run which nodes follow, so that no static order of the graph exists.
+* CONTROL decides in the run which nodes follow, so that inside of a frame no static order exists.
 """
 
 from __future__ import annotations
