@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <thread>
 #include <vector>
@@ -259,6 +260,36 @@ TEST_OF_BOTH_POOLS(the_first_task_is_the_callers) {
   for (int i = 0; i < scaled(3000); ++i)
     Pool::process().dispatch({kernel, nullptr, 2 + i % 30, 1, 2 + i % 7, nullptr, 0});
   EXPECT(strays == 0, "nobody steals what the caller begins with");
+}
+
+// Home 2 takes part in one dispatch and in none of the next 2^32, all but two of which are skipped
+// here. To it the last one looks like the first, so it does not come; what it did must not count.
+TEST_OF_BOTH_POOLS(what_a_home_did_an_age_ago_does_not_count) {
+  const PretendProcessors three(3);
+  const RunScope run;
+  Pool& pool = Pool::process();
+  static std::atomic<int> awaited, begun, ran;
+  static std::thread::id caller;
+  caller = std::this_thread::get_id();
+  const TileKernel meet = [](const uint64_t*, int64_t, int64_t, void*) -> int32_t {
+    for (++begun; begun < awaited;) std::this_thread::yield();
+    if (std::this_thread::get_id() != caller)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    ++ran;
+    return 0;
+  };
+  const auto runs_all = [&](uint32_t epoch, int homes, int threads) {
+    pool.override_epoch_for_test(epoch);
+    awaited = threads;
+    begun = ran = 0;
+    pool.dispatch({meet, nullptr, homes, 1, homes, nullptr, 0});
+    return ran == homes;
+  };
+  const uint32_t next = pool.override_epoch_for_test(0);
+  for (const uint32_t epoch : {next + 1'000'000, UINT32_MAX})
+    EXPECT(runs_all(epoch, 3, 3) && runs_all(0, 2, 2) && runs_all(epoch, 3, 2),
+           "a dispatch ends when all of it is done");
+  pool.override_epoch_for_test(next);
 }
 
 TEST_OF_BOTH_POOLS(nested_dispatch_runs_inline) {

@@ -68,7 +68,11 @@ void Pool::unlock() noexcept { busy_.store(0, std::memory_order_release); }
 // The caller's cursor comes first, so that whoever begins may steal from it, and home 1 last: what
 // it wakes has its offer by then.
 uint32_t Pool::publish(const Job& job, size_t scratch_stride, uint64_t cut) noexcept {
-  const uint32_t epoch = ++epoch_;
+  // Else a home that did nothing since would seem to have done what it did 2^32 dispatches ago.
+  // Relaxed: all tasks are settled, so nobody writes, and we alone read.
+  if (++epoch_ == 0) [[unlikely]]
+    for (Done& done : done_) done.word.store(0, relaxed);
+  const uint32_t epoch = epoch_;
   const int64_t tasks = high_of(cut), homes = low_of(cut);
   // Relaxed: the stores of the cursors publish them. Nothing is written that is so already, or
   // everyone's copy of the line would be lost.

@@ -39,6 +39,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "base/float_environment.h"
 #include "base/kernel_abi.h"
@@ -73,6 +74,7 @@ struct Dispatch {
 //   offers_[i]    written by the holder of busy_; the cursor is counted down by everyone, the job
 //                 read by thread i when it holds an unsettled claim.
 //   done_[i]      written by thread i, read by the caller: epoch << 32 | tasks that it settled.
+//                 Zeroed by the holder of busy_ when the epochs begin anew.
 //   fault_        whoever runs tasks writes the first one; the holder of busy_ resets it.
 //   slots_[i].sleeper       announced by thread i before it sleeps; cleared by whoever wakes it.
 //   slots_[i].thread, avoided   written by thread i as it starts; avoided then by whoever wakes it.
@@ -122,6 +124,10 @@ class Pool {
   // Pretend to have this many processors when homes are counted; 0 ends it. Threads beyond the
   // real ones never spin.
   void override_processors_for_test(int processors) noexcept;
+  // The next dispatch gets this epoch; not during one. Returns which it would have got.
+  uint32_t override_epoch_for_test(uint32_t next) noexcept {
+    return std::exchange(epoch_, next - 1) + 1;
+  }
   int threads_started() const noexcept { return started_.load(std::memory_order_relaxed); }
   PoolLog& log() noexcept { return log_; }
   int active_runs() const noexcept { return active_runs_.load(std::memory_order_relaxed); }
