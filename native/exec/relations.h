@@ -32,9 +32,10 @@
 namespace grainline {
 
 // Who calls what: the Frees of all rows are recorded, and wait, is_met and has_refused_wait called,
-// by one thread at a time, each seeing what the one before did: the memory worker. A launch is
-// recorded by one thread at a time too, any other one. Shared fields: runs_ and aborted_, and
-// abort_status_ under lock_. prepare and begin_epoch: while nobody records.
+// by one thread at a time, each seeing what the one before did: the memory worker, and the caller
+// inside of a frame, which takes turns with it (worker_plan.h). A launch is recorded by one thread
+// at a time too, which may be another one. Shared fields: runs_ and aborted_, and abort_status_
+// under lock_. prepare and begin_epoch: while nobody records.
 class Relations final : public RecycleGate {
  public:
   // Takes the rows of `nodes` nodes, which must outlive the use, and sizes the state once and for

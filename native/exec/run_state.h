@@ -227,7 +227,7 @@ class RunState {
   std::atomic<bool> was_interrupted_{false};
   // Who works on launches of an inline stream, or waits; and who works for another stream.
   const Interrupt by_caller_{is_over_for_caller, this}, by_stream_{is_over_for_stream, this};
-  std::atomic<size_t> live_bytes_{0};  // written by the memory worker alone
+  std::atomic<size_t> live_bytes_{0};  // written by one thread at a time, who takes memory
   size_t peak_bytes_ = 0;
   int64_t window_begin_ns_ = 0;
   size_t window_peak_bytes_ = 0;

@@ -25,8 +25,8 @@ Status synchronize_asking(Waited& waited, const Interrupt* asked) {
   }
 }
 
-// Memory and events are touched by one thread at a time (the memory worker's); any thread may
-// submit to a stream.
+// Memory and events are touched by one thread at a time (the memory worker's, or in a frame the
+// caller); any thread may submit to a stream.
 // What waits asks an Interrupt now and then, which stops by itself what it waits for; null: nobody.
 class RunStreams {
  public:

@@ -115,13 +115,13 @@ WorkerPlan::WorkerPlan(const Program& program, size_t count)
     step.is_related = is_related[node];
     step.may_park = kernel_types()[static_cast<size_t>(program.node_rows[node].kernel)].may_park;
     step.is_frame = frame >= 0;
-    std::fill(step_of.begin() + static_cast<std::ptrdiff_t>(node),
-              step_of.begin() + static_cast<std::ptrdiff_t>(end),
-              static_cast<uint32_t>(mine.steps.size()));
+    const auto number = static_cast<uint32_t>(mine.steps.size());
     mine.steps.push_back(step);
-    clock[worker] = static_cast<uint32_t>(mine.steps.size());
-    std::fill(at_end.begin() + static_cast<std::ptrdiff_t>(node),
-              at_end.begin() + static_cast<std::ptrdiff_t>(end), clock);
+    clock[worker] = number + 1;
+    for (size_t held = node; held < end; ++held) {
+      step_of[held] = number;
+      at_end[held] = clock;
+    }
   }
 }
 

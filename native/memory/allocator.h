@@ -1,8 +1,8 @@
 // The memory of one stream, block by block: what a kernel asks for and gives back.
 //
 // Host calls on the allocators of one Run come from one thread at a time (its memory worker, or the
-// thread that runs it), so there are no locks. A block that was freed may be handed out again while
-// submitted work still uses it: work of the same stream that is submitted later runs later.
+// thread that calls run), so there are no locks. A block that was freed may be handed out again
+// while submitted work still uses it: work of the same stream that is submitted later runs later.
 #pragma once
 
 #include <cstddef>
