@@ -58,9 +58,12 @@ MemoryBlock* allocate(CachingAllocator& allocator, size_t size_bytes) {
   return block;
 }
 
-void free_block(CachingAllocator& allocator, MemoryBlock& block) {
+// A block in use, which must be one of the allocator's: its pool would take any.
+MemoryBlock* own_block(const CachingAllocator& allocator, MemoryBlock& block) {
+  if (!allocator.owns(&block))
+    throw nb::value_error("the memory block belongs to another allocator");
   data_of(block);
-  allocator.free(&block);
+  return &block;
 }
 
 nb::dict allocator_statistics(const CachingAllocator& allocator) {
@@ -180,11 +183,9 @@ void bind_allocators(nb::module_& module) {
           nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
       .def("allocate", allocate, arg("size_bytes"), nb::rv_policy::reference_internal)
       .def("share",
-           [](CachingAllocator& self, MemoryBlock& block) {
-             data_of(block);
-             self.share(&block);
-           })
-      .def("free", free_block)
+           [](CachingAllocator& self, MemoryBlock& block) { self.share(own_block(self, block)); })
+      .def("free",
+           [](CachingAllocator& self, MemoryBlock& block) { self.free(own_block(self, block)); })
       .def("trim", [](CachingAllocator& self) { return self.trim(); })
       .def("finalize", [](CachingAllocator& self) { throw_unless_ok(self.finalize()); })
       .def("statistics", allocator_statistics);

@@ -49,6 +49,7 @@ class CachingAllocator final : public Allocator {
   }
 
   Status recycle(size_t kept_bytes, size_t* released_bytes) override;
+  bool owns(const MemoryBlock* block) const { return pages_.owns(block); }
   size_t held_bytes() const noexcept { return pages_.held_bytes(); }
   Status finalize() override;
   AllocatorStatistics statistics() const override;

@@ -1,8 +1,9 @@
 // Small objects that are made and dropped all the time: chunks from the system, kept for good.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
-#include <memory>
+#include <functional>
 #include <vector>
 
 namespace grainline {
@@ -19,6 +20,14 @@ class ObjectPool {
     return object;
   }
 
+  // Whether the object is one of this pool's, out or not.
+  bool holds(const T* object) const {
+    return std::ranges::any_of(chunks_, [object](const std::vector<T>& chunk) {
+      return !std::less<>()(object, chunk.data()) &&
+             std::less<>()(object, chunk.data() + chunk.size());
+    });
+  }
+
   // Never allocates: grow() reserved room for every object there is.
   void drop(T* object) { free_.push_back(object); }
 
@@ -27,13 +36,13 @@ class ObjectPool {
 
   void grow() {
     const size_t count = total_ == 0 ? kFirstChunk : total_ / 2;
-    chunks_.push_back(std::make_unique<T[]>(count));
+    chunks_.emplace_back(count);
     total_ += count;
     free_.reserve(total_);
     for (size_t i = count; i-- > 0;) free_.push_back(&chunks_.back()[i]);
   }
 
-  std::vector<std::unique_ptr<T[]>> chunks_;
+  std::vector<std::vector<T>> chunks_;
   std::vector<T*> free_;
   size_t total_ = 0;
 };

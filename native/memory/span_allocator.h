@@ -47,6 +47,8 @@ class SpanAllocator {
   // nullptr: the source has no more, or the limit is met. Idle memory is not given back here,
   // because submitted work may still use it: that is its owner's business (see CachingAllocator).
   MemoryBlock* allocate(size_t size_bytes);
+  // Whether the block, in use or not, is one of this allocator's.
+  bool owns(const MemoryBlock* block) const { return block_pool_.holds(block); }
   // Whatever its count of uses says.
   void free(MemoryBlock* block);
 

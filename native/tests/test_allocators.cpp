@@ -185,6 +185,18 @@ TEST(shared_blocks_go_back_with_the_last_use) {
   EXPECT(allocator.finalize().is_ok(), "the last one took it");
 }
 
+TEST(an_allocator_knows_its_blocks) {
+  Spy spy;
+  CachingAllocator one(spy, spy), other(spy, spy);
+  std::vector<MemoryBlock*> blocks(100);  // more than the wrappers of one chunk
+  for (MemoryBlock*& block : blocks) {
+    block = allocated(one, 100);
+    EXPECT(one.owns(block) && !other.owns(block), "each block has one allocator");
+  }
+  for (MemoryBlock* block : blocks) one.free(block);
+  EXPECT(one.owns(blocks.back()), "whether it is in use or not");
+}
+
 TEST(statistics_tell_what_no_allocator_could_avoid) {
   Spy spy;
   CachingAllocator allocator(spy, spy);

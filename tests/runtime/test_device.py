@@ -118,6 +118,25 @@ def test_leaks_and_double_frees_are_found() -> None:
     allocator.finalize()
 
 
+def test_two_streams_share_no_allocator() -> None:
+    """An allocator is made for one stream; another one's refuses its blocks, and both go on."""
+    device = Device("discrete", is_checked=True)
+    one, other = (Allocator(Stream(device)) for _ in range(2))
+    block = one.allocate(5000)
+    one.stream.fill(block, 1)
+    for call in (other.free, other.share):
+        with pytest.raises(ValueError, match="belongs to another allocator"):
+            call(block)
+    with pytest.raises(SynchronizationError):
+        other.stream.fill(block, 2)
+    assert set(fetched(one.stream, block, 1000).tobytes()) == {1}
+    other.free(other.allocate(5000))
+    one.free(block)
+    for allocator in (one, other):
+        allocator.finalize()
+    assert device.statistics()["live_bytes"] == 0
+
+
 def test_a_block_keeps_what_it_needs() -> None:
     block = Allocator(Stream(Device("discrete"))).allocate(100)
     gc.collect()

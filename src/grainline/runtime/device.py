@@ -181,11 +181,12 @@ class Allocator:
         return self.native.allocate(_count("size_bytes", size_bytes, 0, least=0))
 
     def share(self, block: Any) -> None:
-        """One more use of a block."""
+        """One more use of a block. ValueError as `free`."""
         self.native.share(block)
 
     def free(self, block: Any) -> None:
-        """One use less; the memory goes back to the pool with the last. ValueError for a block that was freed."""
+        """One use less; the memory goes back to the pool with the last. ValueError for a block that was freed,
+        or that belongs to another allocator."""
         self.native.free(block)
 
     def trim(self) -> int:
