@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,9 @@ from grainline.base.dtypes import I64
 from grainline.base.errors import Cancelled, KernelError, OptionError, StateError
 from grainline.base.knobs import MAX_BYTES, MAX_THREADS, MAX_WORKERS, Options, chosen_executor, thread_budget
 from grainline.execgraph.builder import GraphBuilder, Result
-from grainline.execgraph.ir import ExecuteGraph
+from grainline.execgraph.frames import Frame
+from grainline.execgraph.ir import ExecuteGraph, ExecuteNode
+from grainline.execgraph.passes.remove_launch_free_edge import RemoveLaunchFreeEdge
 from grainline.runtime.executor import ModelExecutor
 from grainline.session.inference import _executor_of
 from grainline.session.options import ExecutionMode, SessionOptions
@@ -181,15 +184,44 @@ def test_a_forked_child_starts_workers_of_its_own() -> None:
 
 
 def test_calls_that_do_not_fit_the_state_are_refused() -> None:
-    executor = loaded(random_graph(1))
-    with pytest.raises(StateError, match="loaded already"):
-        executor.load()
-    executor.unload()
-    for call in (executor.run, executor.run_profiled, executor.run_logged):
-        with pytest.raises(StateError, match="not loaded"):
-            call(feeds_of(3))
-    executor.unload()
-    assert executor.load().run(feeds_of(3))
+    addresses, image = machine_code()
+    executor = ModelExecutor(random_graph(1), addresses, keep_alive=image)
+    calls = (
+        lambda: executor.run(feeds_of(3)),
+        lambda: executor.run_profiled(feeds_of(3)),
+        lambda: executor.run_logged(feeds_of(3)),
+        lambda: executor.run_watched(feeds_of(3), ()),
+    )
+    for _ in range(2):  # before it was loaded, and when it is no more
+        for call in calls:
+            with pytest.raises(StateError, match="not loaded"):
+                call()
+        executor.unload()
+        assert executor.load().run(feeds_of(3))
+        with pytest.raises(StateError, match="loaded already"):
+            executor.load()
+        executor.unload()
+
+
+@pytest.mark.parametrize("options", [{}, *KINDS], ids=str)
+def test_what_no_executor_can_run_is_refused(options: dict[str, Any]) -> None:
+    """A kernel or a key that nobody registered, a relation from one graph to another: by name, and the next works."""
+    addresses, image = machine_code()
+    graph = RemoveLaunchFreeEdge().run(random_graph(4))
+    stranger = ExecuteNode(9999, "Nobody", (), (), (), {}, "", 0)
+    free, _ = graph.relations.pairs()[0]
+    frame = Frame(3, 0, graph.main[0].id, graph.main[-1].id, 0)
+    crossed = tuple(replace(node, owner=3) if node.id == free else node for node in graph.main)
+    cases = [
+        (replace(graph, main=(*graph.main, stranger)), addresses, "node 9999: no executor knows the kernel 'Nobody'"),
+        (replace(graph, main=crossed), addresses, "belongs to graph 3, which has no frame"),
+        (replace(graph, main=crossed, frames=(frame,)), addresses, "belong to different graphs"),
+        (graph, {}, "have no machine code"),
+    ]
+    for wrong, known, message in cases:
+        with pytest.raises(ValueError, match=message):
+            ModelExecutor(wrong, known, keep_alive=image, **options)
+        assert ModelExecutor(graph, addresses, keep_alive=image, **options).load().run(feeds_of(3))
 
 
 @pytest.mark.parametrize("options", KINDS, ids=str)

@@ -129,8 +129,19 @@ class Packed:
 
 
 def pack(graph: ExecuteGraph) -> Packed:
-    """The packed Main container. ValueError or UnsupportedError says which extent cannot be expressed."""
+    """The packed Main container. UnsupportedError says which extent cannot be expressed; ValueError also which node
+    no executor can run, and which relation is wrong."""
+    _require_known(graph)
     return _Packer(graph).pack()
+
+
+def _require_known(graph: ExecuteGraph) -> None:
+    owners = {0, *(frame.owner for frame in graph.frames)}
+    for node in graph.main:
+        if node.kernel not in KERNEL_NUMBERS and node.kernel != "Tiling":
+            raise ValueError(f"node {node.id}: no executor knows the kernel {node.kernel!r}")
+        if node.owner not in owners:
+            raise ValueError(f"node {node.id} ({node.kernel}) belongs to graph {node.owner}, which has no frame")
 
 
 def _stream(node: ExecuteNode) -> int:

@@ -39,6 +39,8 @@ class ModelExecutor:
     `executor` is one of `EXECUTORS`; "multi-worker" needs at least 2 `workers`, the caller of `run` being one of them.
     `packed` is the packed Main container of `graph` where it is known already. `device` is where it runs (None: the
     host); a graph for a device with memory of its own is one that `place_on_discrete` made.
+
+    ValueError for a graph that cannot be packed (`execgraph.pack`) and for a key without an address; OptionError.
     """
 
     def __init__(
@@ -55,6 +57,9 @@ class ModelExecutor:
     ) -> None:
         self.graph = graph
         self.packed = pack(graph) if packed is None else packed
+        missing = [key for key in self.packed.keys if key not in addresses]
+        if missing:
+            raise ValueError(f"the kernel keys {missing} have no machine code")
         self._addresses = [addresses[key] for key in self.packed.keys]
         self._keep_alive = keep_alive
         self._threads = threads
@@ -157,12 +162,13 @@ class ModelExecutor:
         self, feeds: Mapping[str, Any], subscribers: Sequence[Subscriber], names: Sequence[str] | None = None
     ) -> list[Any]:
         """As `run`, with subscribers told of the run and of every event of its nodes; see `runtime.watch`."""
+        native = self._loaded()
         for subscriber in subscribers:
             subscriber.run_started(self.graph, feeds)
         error: BaseException | None = None
         try:
             tell = teller(self.graph, self._order(), self._extents(feeds), subscribers)
-            return self._loaded().run_watched(feeds, names, tell)
+            return native.run_watched(feeds, names, tell)
         except BaseException as raised:
             error = raised
             raise
