@@ -19,9 +19,14 @@ from tests.conftest import make_model
 Events = list[dict[str, Any]]
 
 
+@pytest.fixture(scope="module", params=[1, 3], ids="{} workers".format)
+def workers(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
 @pytest.fixture(scope="module")
-def trace(tmp_path_factory: pytest.TempPathFactory) -> Events:
-    """Two traced runs of a model with products, a row kernel, an intermediate and a host operator."""
+def trace(workers: int, tmp_path_factory: pytest.TempPathFactory) -> Events:
+    """Two traced runs of a model with products, a row kernel, an intermediate and a host operator: the file."""
     folder = tmp_path_factory.mktemp("trace")
     rng = np.random.default_rng(0)
     weights = {name: rng.standard_normal((96, 96)).astype(np.float32) for name in ("v", "w")}
@@ -36,7 +41,9 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Events:
     model = make_model(nodes, {"x": (TensorProto.FLOAT, ["n", 96])}, outputs, weights)
     (folder / "model.onnx").write_bytes(model.SerializeToString())
     path = folder / "trace.json"
-    assert call(["trace", str(folder / "model.onnx"), "-o", str(path), "--shape", "x=512,96", "--runs", "2"]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MAX_RUNTIME_CORE_NUMBER", str(workers))
+        assert call(["trace", str(folder / "model.onnx"), "-o", str(path), "--shape", "x=512,96", "--runs", "2"]) == 0
     return json.loads(path.read_text())
 
 
@@ -44,10 +51,12 @@ def spans(events: Events) -> Events:
     return [event for event in events if event["ph"] == "X"]
 
 
-def test_every_span_lies_on_a_named_track(trace: Events) -> None:
+def test_every_span_lies_on_a_named_track(trace: Events, workers: int) -> None:
     named = {event["tid"]: event["args"]["name"] for event in trace if event["ph"] == "M"}
     assert {event["tid"] for event in spans(trace)} <= set(named)
     assert {"caller, worker 0", "stream 0"} <= set(named.values())
+    tracks = {named[event["tid"]] for event in spans(trace) if event["cat"] == "Node"}
+    assert tracks == {"caller, worker 0", *(f"worker {number}" for number in range(1, workers))}
 
 
 def test_spans_of_a_track_nest(trace: Events) -> None:

@@ -13,9 +13,12 @@ import pytest
 pytest.importorskip("grainline._native", reason="the native core is not built")
 
 import grainline
+from grainline import pipeline
 from grainline.execgraph.interp import interpret
+from grainline.execgraph.ir import ExecuteGraph
 from grainline.execgraph.passes import PassOptions, optimise, passes_of
 from grainline.execgraph.placement import place_on_discrete
+from grainline.execgraph.text import parse, print_graph
 from grainline.runtime.device import Device
 from grainline.runtime.executor import ModelExecutor
 from tests.execgraph.toy import CALLABLES, feeds_of, machine_code, random_graph
@@ -97,3 +100,32 @@ def test_R70_a_run_says_nothing_at_the_default_level(
         for length in (1, 5, 1):
             model.run({"hidden": np.ones((1, length, 64), np.float32)})
     assert caplog.records == [] and capfd.readouterr() == ("", "")
+
+
+def test_the_graph_is_shown_behind_each_pass_that_changed_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At GRAINLINE_DEBUG=2; what the last pass left is what runs, and is text that parses back."""
+    data = decoder_block(hidden=64, heads=2, kv_heads=2, inner=96, layers=1).SerializeToString()
+    changed: list[str] = []
+    seen = pipeline.show_execute_graph
+
+    def show(name: str, graph: ExecuteGraph) -> None:
+        changed.append(name)
+        seen(name, graph)
+
+    monkeypatch.setattr(pipeline, "show_execute_graph", show)
+    monkeypatch.setenv("GRAINLINE_DEBUG", "2")
+    with caplog.at_level(logging.INFO, "grainline"):
+        model = grainline.load(data, cache=False, workers=3, device="discrete")
+    dumps = [record.getMessage().split(":\n", 1) for record in caplog.records if "after" in record.getMessage()[:6]]
+    shown = [title.removeprefix("after ") for title, _ in dumps]
+    assert shown[-len(changed) :] == changed and {"fuse", "fold_constants"} & set(shown), "of both graphs"
+    assert changed[-2:] == ["split_mixed_launch_memory", "remove_launch_free_edge"]
+    assert dumps[-1][1] == print_graph(model.compiled.executor.graph)
+    assert print_graph(parse(dumps[-1][1])) == dumps[-1][1]
+    caplog.clear()
+    monkeypatch.setenv("GRAINLINE_DEBUG", "1")
+    with caplog.at_level(logging.INFO, "grainline"):
+        grainline.load(data, cache=False)
+    assert not any("after" in record.getMessage()[:6] for record in caplog.records)
