@@ -12,6 +12,7 @@ from grainline.base.dims import symbol
 from grainline.base.dtypes import BF16, F16, F32, F64, I32, I64
 from grainline.plan.types import PlannerOptions
 from grainline.tile.build import ProgramBuilder, affine
+from grainline.tile.interp import interpret
 from grainline.tile.passes import simplify
 from grainline.tile.text import canonical, from_text, to_text
 from grainline.tile.verify import verify
@@ -79,6 +80,48 @@ def test_carried_tiles_change_places_at_once(kind, k):
     for m, n in ((1, 1), (3, 7), (20, 33)):
         arrays = [floats(m, n, seed=s) for s in range(3)]
         check(program, arrays, {"M": m, "N": n, "K": k}, compiled=compiled, rtol=0, atol=0)
+
+
+def test_no_turns_leave_the_initial_values():
+    """Written down, not interpreted: in the interpreter and in what is compiled. Lanes run no loops."""
+    n, m, k = 7, 5, 0
+    ones = np.ones(m, np.float32), np.ones(m, np.int64)
+    values = [floats(m, n, seed=seed) for seed in range(3)]
+    for program, arrays, expected in (
+        (horner(), [floats(m), floats(0), *ones], [np.zeros(m, np.float32), np.zeros(m, np.int64)]),
+        (swapped("serial"), values, [values[0], values[1], values[0] - values[1]]),
+        (swapped("pipeline"), values, [values[0], values[1], values[0] - values[1]]),
+    ):
+        env = {"M": m, "N": n, "K": k}
+        meant = [array.copy() for array in arrays]
+        assert interpret(program, meant, env) == 0
+        found = check(program, arrays, env, rtol=0, atol=0)
+        for one in (meant, found):
+            for array, want in zip(one[-len(expected) :], expected, strict=True):
+                np.testing.assert_array_equal(array, want)
+
+
+def emptied():
+    """Of no elements: a sum from 3, a maximum from -inf, and a row that has nothing to write."""
+    p = ProgramBuilder("emptied")
+    r, a = p.root("rows", M), p.axis("n", N)
+    x, y = p.view("x", F32, (M, N)), p.view("y", F32, (M, N), access="write")
+    views = [p.view(name, F32, (M,), access="write") for name in ("total", "top")]
+    tile = p.load(x, (r, a))
+    total, top = p.reduce("add", tile, a, init=3.0), p.reduce("max", tile, a, init=-math.inf)
+    p.store(y, (r, a), tile - total)
+    for view, value in zip(views, (total, top), strict=True):
+        p.store(view, (r,), value)
+    return p.finish()
+
+
+@pytest.mark.parametrize("mapping", ["whole", "local"])
+def test_reductions_over_nothing_are_their_initial_values(mapping):
+    compiled = Compiled(round_trip(emptied()), PlannerOptions(mapping=mapping))
+    for m in ROWS:
+        arrays = [floats(m, 0), floats(m, 0), np.ones(m, np.float32), np.ones(m, np.float32)]
+        _, _, total, top = check(emptied(), arrays, {"M": m, "N": 0}, compiled=compiled)
+        assert (total == 3).all() and (top == -math.inf).all()
 
 
 def attention(policy="serial"):

@@ -1,8 +1,7 @@
-"""What is done to a graph between lowering and a run grows as the graph does: steps are counted, and nothing is timed."""
+"""What is done to a graph between lowering and a run grows as the graph does: lines are counted, and nothing is timed."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +15,7 @@ from grainline.execgraph.passes.assign_streams import AssignStreams
 from grainline.execgraph.passes.remove_launch_free_edge import RemoveLaunchFreeEdge
 from grainline.execgraph.placement import place_on_discrete
 from grainline.execgraph.schedule import build_schedule
+from tests.execgraph.lines import lines_of
 from tests.execgraph.toy import random_graph
 
 SMALL, LARGE = 50, 200  # operators
@@ -23,27 +23,11 @@ SMALL, LARGE = 50, 200  # operators
 MOST_GROWTH = 1.1
 
 
-def steps(work: Callable[[ExecuteGraph], object], graph: ExecuteGraph) -> int:
-    """The lines that `work` runs; every turn of a comprehension is one too."""
-    count = 0
-
-    def trace(frame: Any, event: str, argument: Any) -> Any:
-        nonlocal count
-        count += event == "line"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        work(graph)
-    finally:
-        sys.settrace(before)
-    return count
-
-
 def growth(work: Callable[[ExecuteGraph], object], make: Callable[[int], ExecuteGraph]) -> float:
-    """Steps per node of the large graph, as a multiple of those of the small one."""
-    small, large = ((steps(work, graph) + 100) / len(graph.main) for graph in (make(SMALL), make(LARGE)))
+    """Lines per node of the large graph, as a multiple of those of the small one."""
+    small, large = (
+        (lines_of(lambda graph=graph: work(graph)) + 100) / len(graph.main) for graph in (make(SMALL), make(LARGE))
+    )
     return large / small
 
 
@@ -57,7 +41,7 @@ def schedule(graph: ExecuteGraph) -> object:
     return build_schedule(graph, [node for node in execution_order(graph.main) if node.kernel != "Tiling"])
 
 
-def test_steps_that_grow_faster_than_the_graph_are_seen() -> None:
+def test_work_that_grows_faster_than_the_graph_is_seen() -> None:
     def looks_everywhere(graph: ExecuteGraph) -> object:
         return [sum(other.id > node.id for other in graph.main) for node in graph.main]
 

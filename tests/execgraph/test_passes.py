@@ -15,11 +15,13 @@ from grainline.execgraph.builder import GraphBuilder, Result
 from grainline.execgraph.interp import interpret
 from grainline.execgraph.ir import ExecuteGraph, View
 from grainline.execgraph.passes import ONCE, REPEATED, PassOptions, optimise, passes_of
+from grainline.execgraph.passes.assign_streams import AssignStreams
 from grainline.execgraph.passes.output_zero_copy import OutputZeroCopy
 from grainline.execgraph.passes.trust_out_tensor import TrustOutTensor
 from grainline.execgraph.placement import place_on_discrete
 from grainline.execgraph.text import print_graph
 from grainline.execgraph.verify import require_valid, verify
+from tests.execgraph.lines import lines_of
 from tests.execgraph.toy import CALLABLES, feeds_of, random_graph, variant
 
 SEEDS = range(20)
@@ -112,6 +114,20 @@ def test_a_failure_at_any_pass_leaves_the_graph_as_it_was(at: int, monkeypatch: 
     with pytest.raises(MemoryError, match="injected"):
         optimise(graph, MULTI)
     assert print_graph(graph) == text
+
+
+@pytest.mark.parametrize("device", ["cpu", "discrete"])
+@pytest.mark.parametrize("one", [*REPEATED, *ONCE, AssignStreams(2)], ids=lambda one: one.name)
+def test_a_failure_at_any_line_of_any_pass_leaves_the_graph_as_it_was(one: passes.Pass, device: str) -> None:
+    graph = random_graph(3) if device == "cpu" else place_on_discrete(random_graph(3))
+    text, after = print_graph(graph), print_graph(one.run(graph))
+    count = lines_of(lambda: one.run(graph))
+    places = sorted({1, count, *np.random.default_rng(3).integers(1, count + 1, 40).tolist()})
+    for place in places:
+        with pytest.raises(MemoryError, match="injected"):
+            lines_of(lambda: one.run(graph), fail_at=place)
+        assert print_graph(graph) == text, f"line {place} of {count}"
+    assert print_graph(one.run(graph)) == after, "and nothing of it is kept for the next run"
 
 
 def test_whoever_watches_sees_the_graph_behind_every_change() -> None:
