@@ -108,6 +108,7 @@ BAD_CALLS = {
     "shape beyond memory": (["run", "{model}", "--shape", "a=99999999999,16"], 2),
     "shape beyond numpy": (["run", "{model}", "--shape", "a=99999999999999999999999,16"], 2),
     "shape of many dimensions": (["run", "{model}", "--shape", "a=" + ",".join("1" * 99)], 2),
+    "threads of a kernel's plan": (["explain", "{model}", "--kernel", "", "--threads", "1"], 2),
     "negative seed": (["run", "{model}", "--seed", "-1"], 2),
     "negative seed of bench": (["bench", "{model}", "--seed", "-1"], 2),
     "folder is a file": (["run", "{model}", "--output", "{model}"], 2),

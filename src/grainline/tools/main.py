@@ -70,6 +70,8 @@ def explain(
     if kernel is None:
         print(running.load_with_progress(model, threads).explain())
         return
+    if threads is not None:
+        raise OptionError("--threads does not go with --kernel", remedy="Kernels are planned for all processors.")
     for line in planning.model_lines(model, kernel):
         print(line)
 
