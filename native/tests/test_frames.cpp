@@ -26,7 +26,6 @@ bool slow_toy(RunState& state, const Node& node) {
   return toy(state, node);
 }
 
-// Nodes of all workers, then a branch, again and again. The flag in slot 0 says which branch.
 struct Graph {
   std::vector<ToyNode> nodes;
   std::vector<FrameRow> frames;
@@ -44,6 +43,7 @@ void add_nodes(std::mt19937_64& random, std::vector<ToyNode>* nodes,
   }
 }
 
+// Nodes of all workers, then a branch, again and again. The flag in slot 0 says which branch.
 Graph random_graph(std::mt19937_64& random) {
   Graph graph;
   std::vector<ToyNode>& nodes = graph.nodes;
