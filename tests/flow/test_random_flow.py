@@ -14,6 +14,7 @@ import grainline
 from grainline.graph import interp
 from grainline.importer.model import import_model
 from tests.flow.random_models import RandomModel
+from tests.runtime.company import wrong_cases
 
 SEED = int(os.environ.get("GRAINLINE_TEST_SEED", "0"))
 KINDS: tuple[dict[str, Any], ...] = (
@@ -72,3 +73,36 @@ def test_random_models_run_as_in_onnxruntime(seed: int) -> None:
 def test_three_hundred_random_models_run_as_in_onnxruntime() -> None:
     for seed in range(SEED + 100, SEED + 400):
         check(seed)
+
+
+# ---- several workers ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", ["cpu", "discrete"])
+@pytest.mark.parametrize("workers", [2, 3, 4])
+def test_several_threads_may_run_one_model_with_several_workers(workers: int, device: str) -> None:
+    built = RandomModel(SEED + 20 + workers)
+    data = built.model.SerializeToString()
+    one = grainline.load(data, cache=False, threads=1)
+    several = grainline.load(data, cache=False, threads=1, workers=workers, device=device)
+    cases = [(built.feeds(number), one.run(built.feeds(number))) for number in range(12)]
+    assert wrong_cases(several, cases) == [], f"seed {SEED + 20 + workers}"
+
+
+@pytest.mark.parametrize("seed", range(SEED + 40, SEED + 44))
+def test_wherever_one_worker_has_room_for_frames_several_have_it_too(seed: int) -> None:
+    built = RandomModel(seed)
+    data, feeds = built.model.SerializeToString(), [built.feeds(number) for number in range(3)]
+
+    def outcome(capacity_kib: int, **options: Any) -> Any:
+        device = grainline.Device("discrete", capacity_bytes=capacity_kib << 10)
+        try:
+            model = grainline.load(data, threads=1, device=device, **options)
+            return [[array.tobytes() for array in model.run(each)] for each in feeds]
+        except grainline.OutOfMemory:
+            return None
+
+    found = [(outcome(kib, executor="sequential"), outcome(kib, workers=3)) for kib in (1, 16, 32, 40, 48, 64, 96, 256)]
+    assert found[0][0] is None and found[-1][0] is not None, "some have room and some have not"
+    for one, several in found:
+        assert one is None or one == several, f"seed {seed}"

@@ -17,13 +17,17 @@ def are_equal(found: Arrays, expected: Arrays) -> bool:
 
 
 def wrong_cases(executor: Any, cases: Sequence[tuple[dict[str, Any], Arrays]]) -> list[int]:
-    """Three threads run all (feeds, expected); the numbers of the cases that some thread found to differ."""
+    """Three threads run all (feeds, expected); the numbers of the cases that some thread found to differ or to fail."""
     wrong: list[int] = []
 
     def work() -> None:
         for number, (feeds, expected) in enumerate(cases):
-            if not are_equal(executor.run(feeds), expected):
-                wrong.append(number)
+            is_right = False
+            try:
+                is_right = are_equal(executor.run(feeds), expected)
+            finally:
+                if not is_right:
+                    wrong.append(number)
 
     threads = [threading.Thread(target=work) for _ in range(3)]
     for thread in threads:
