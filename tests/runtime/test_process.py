@@ -76,6 +76,8 @@ stop = []
 def work():
     while not stop:
         executor.run(feed)
+    ended.append(True)
+ended = []
 threads = [threading.Thread(target=work) for _ in range(3)]
 for thread in threads: thread.start()
 codes = []
@@ -86,9 +88,9 @@ for _ in range(10):
     codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 stop.append(1)
 for thread in threads: thread.join()
-print(set(codes))
+print(set(codes), len(ended))
 """)
-    assert output.strip() == "{0}"
+    assert output.strip() == "{0} 3"
 
 
 def test_large_work_uses_more_than_one_thread_where_allowed() -> None:
