@@ -80,15 +80,16 @@ def tile_function(kernel: KernelText, form: TileForm, tile: Callable[[Writer, in
     One function for all: each would cost a tenth of the time to compile them.
     """
     w = kernel.internal(f"{form.prefix}tile", form.parameters())
-
-    def choose(sizes: Sequence[int]) -> None:
-        if len(sizes) == 1:
-            tile(w, sizes[0])
-            return
-        w.either(w.less("%rows", str(sizes[0] + 1)), lambda: tile(w, sizes[0]), lambda: choose(sizes[1:]))
-
-    choose(TILE_ROWS[form.product.strip_rows])
+    _smallest_tile(w, TILE_ROWS[form.product.strip_rows], tile)
     w.function.do("ret void")
+
+
+def _smallest_tile(w: Writer, sizes: Sequence[int], tile: Callable[[Writer, int], None]) -> None:
+    if len(sizes) == 1:
+        tile(w, sizes[0])
+        return
+    fits = w.less("%rows", str(sizes[0] + 1))
+    w.either(fits, lambda: tile(w, sizes[0]), lambda: _smallest_tile(w, sizes[1:], tile))
 
 
 def float_tile(w: Writer, form: TileForm, rows: int) -> None:
