@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from grainline.base.dtypes import F32, I32, I64
 from grainline.codegen.emit import Reg, constant, i64
 from grainline.codegen.memory import load, store
-from grainline.codegen.mma_stream import FETCHING_ROWS, fetch, group_fetching
+from grainline.codegen.mma_stream import fetch
 from grainline.codegen.mma_text import KernelText, Writer
-from grainline.codegen.mma_tile import TileForm, finish_group, panel_bases, touch_results
+from grainline.codegen.mma_tile import TileForm, each_group
 from grainline.plan.digits import DIGITS, HEAD_BYTES, DigitStrip
 from grainline.plan.panels import PANEL, QUAD
 
@@ -28,14 +28,8 @@ LINE_BYTES = PANEL * QUAD
 def digit_tile(w: Writer, form: TileForm, k: int, rows: int) -> None:
     """The tile of `rows` rows; the left operand is a strip of digits."""
     panels, strip = PANELS_OF_ROWS[rows], DigitStrip.of(k)
-    last = w.binary("ashr", w.add("%cols", "-1"), "4")
 
-    def group(column: str) -> None:
-        numbers, bases = panel_bases(w, form, panels, column, last)
-        fetching: list[Reg] = []
-        if form.fetches_ahead and rows >= FETCHING_ROWS:
-            fetching = group_fetching(w, column)
-            touch_results(w, form, (rows, panels), column)
+    def results(bases: list[str], fetching: list[Reg]) -> list[Reg]:
         sums = _contract(w, (strip, -(-k // QUAD)), rows, bases, fetching)
         joined = []
         for slot in range(panels * rows):
@@ -43,10 +37,9 @@ def digit_tile(w: Writer, form: TileForm, k: int, rows: int) -> None:
             joined.append(_with_peak(w, strip, row, bases[slot // rows], value))
         odd = load(w.function, byte(w, "%a", strip.odd), I32)
         is_odd = w.function.compare("icmp ne", odd, constant(0, I32))
-        joined = w.function.when(is_odd, joined, lambda: _mend(w, strip, rows, bases, joined))
-        finish_group(w, form, rows, (column, numbers), joined)
+        return w.function.when(is_odd, joined, lambda: _mend(w, strip, rows, bases, joined))
 
-    w.loop("0", "%cols", PANEL * panels, group)
+    each_group(w, form, (rows, panels), results)
 
 
 def byte(w: Writer, base: str, offset: int | str) -> str:

@@ -77,7 +77,7 @@ def tile_function(kernel: KernelText, form: TileForm, tile: Callable[[Writer, in
     """`void @tile(args, a, rows, b, brow, bpanel, cols, ldc, streams..., ahead, lines, period)`: rows x cols, by the
     smallest tile that has room for the rows; `tile` emits the one of a row count.
 
-    One function for all: each would cost a tenth of the time to compile them.
+    One function for all: one each takes a tenth more time to compile.
     """
     w = kernel.internal(f"{form.prefix}tile", form.parameters())
     _smallest_tile(w, TILE_ROWS[form.product.strip_rows], tile)
@@ -94,23 +94,33 @@ def _smallest_tile(w: Writer, sizes: Sequence[int], tile: Callable[[Writer, int]
 
 def float_tile(w: Writer, form: TileForm, rows: int) -> None:
     """The tile of `rows` rows. The strip may have fewer: those that are left repeat its last one, to its end."""
-    panels = PANELS_TOGETHER[w.lanes][rows]
-    last = w.binary("ashr", w.add("%cols", "-1"), "4")
     a_rows = _row_bases(w, form, rows)
+    each_group(w, form, (rows, PANELS_TOGETHER[w.lanes][rows]), lambda *reads: _contract(w, form, a_rows, *reads))
+
+
+def each_group(
+    w: Writer, form: TileForm, size: tuple[int, int], contract: Callable[[list[str], list[Reg]], list[Reg]]
+) -> None:
+    """Computes and finishes all groups of (rows, panels) of a tile, and fetches for later.
+
+    `contract` takes where the panels of a group begin, and what is carried to fetch (see `fetch`); it gives the
+    accumulators as `_finish_group` takes them.
+    """
+    rows, panels = size
+    last = w.binary("ashr", w.add("%cols", "-1"), "4")
 
     def group(column: str) -> None:
-        numbers, bases = panel_bases(w, form, panels, column, last)
+        numbers, bases = _panel_bases(w, form, panels, column, last)
         fetching: list[Reg] = []
         if form.fetches_ahead and rows >= FETCHING_ROWS:
             fetching = group_fetching(w, column)
-            touch_results(w, form, (rows, panels), column)
-        accumulators = _contract(w, form, a_rows, bases, fetching)
-        finish_group(w, form, rows, (column, numbers), accumulators)
+            _touch_results(w, form, size, column)
+        _finish_group(w, form, rows, (column, numbers), contract(bases, fetching))
 
     w.loop("0", "%cols", PANEL * panels, group)
 
 
-def touch_results(w: Writer, form: TileForm, size: tuple[int, int], column: str) -> None:
+def _touch_results(w: Writer, form: TileForm, size: tuple[int, int], column: str) -> None:
     """Brings near what the epilogue reads and writes in a group of (rows, panels), while the group is computed.
 
     Only for whole strips: a product of many rows, whose result does not stay near, has hardly any others.
@@ -145,7 +155,7 @@ def _row_numbers(w: Writer, form: TileForm, rows: int) -> list[str]:
     return [str(r) if r < fewest else w.smaller(str(r), last) for r in range(rows)]
 
 
-def panel_bases(w: Writer, form: TileForm, panels: int, column: str, last: str) -> tuple[list[str], list[str]]:
+def _panel_bases(w: Writer, form: TileForm, panels: int, column: str, last: str) -> tuple[list[str], list[str]]:
     """Numbers and addresses of the panels of one group."""
     first, distance = w.binary("lshr", column, "4"), form.b_panel(w)
     numbers = [first] + [w.smaller(w.add(first, str(j)), last) for j in range(1, panels)]
@@ -258,7 +268,7 @@ def _one_k(w: Writer, a: list[list[str]], b: list[str], accumulators: list[Reg])
             multiply(row, panel, lefts[panel % len(lefts)], right)
 
 
-def finish_group(w: Writer, form: TileForm, rows: int, place: tuple[str, list[str]], accumulators: list[Reg]) -> None:
+def _finish_group(w: Writer, form: TileForm, rows: int, place: tuple[str, list[str]], accumulators: list[Reg]) -> None:
     """Brings accumulators [panel][row][vector] at `place`, (column, numbers of the panels), to where they belong."""
     column, numbers = place
     if form.to_strip:

@@ -470,9 +470,9 @@ class _Packer:
 
     def _finish(self, ranges: list[tuple[int, int, int, int]]) -> Packed:
         groups = max(len(ranges), 1)
-        ready: list[list[int]] = [[] for _ in range(groups)]
+        launches_of: list[list[int]] = [[] for _ in range(groups)]
         for launch, group in enumerate(self.launch_group):
-            ready[group].append(launch)
+            launches_of[group].append(launch)
         constants, code, starts, final = self.values.layout(groups)
         self.rows["constants"] = [(value,) for value in constants]
         self.rows["instructions"] = list(code)
@@ -482,7 +482,7 @@ class _Packer:
                 texts = (self._string(text) for text in (check.place, check.text, check.note))
                 self._row("checks", check.kind, final[check.observed], final[check.expected], *texts)
             check_end = len(self.rows["checks"])
-            launches = self._list("group_launches", ready[group])
+            launches = self._list("group_launches", launches_of[group])
             instructions = (starts[group], starts[group + 1])
             self._row("groups", *instructions, check_begin, check_end, *launches, *ranges[group])
         self._renumber(final)
