@@ -414,8 +414,8 @@ bool check_frames_in(size_t capacity_bytes, bool is_enough, const CopyGraph& gra
   require(!is_short || !is_enough, "fails where there was memory enough");
   tally.out_of_memory += is_short;
   ++tally.runs;
-  // Where one worker has too little, several may have enough in one run, because Frees came in time,
-  // and not in the next.
+  // Where one worker has too little, several may have enough in one run, because Frees came in
+  // time, and not in the next.
   const bool is_sure = is_enough || arm.kind != ExecutorKind::multi_worker;
   if (status.is_ok() && is_sure) check_frame_faults(bench, random, tally);
   require(bench.leaked_bytes() == 0, "memory of frames is left");

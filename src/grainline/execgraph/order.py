@@ -63,8 +63,12 @@ def execution_order(nodes: Iterable[ExecuteNode], frames: Iterable[Frame] = ()) 
     order = _sort(by_id, before, key)
     entry = entries(by_id.values(), frames)
     place = {node_id: number for number, node_id in enumerate(order)}
-    # Only its entry waits for nodes outside, so all of it may stand where that one does.
-    order.sort(key=lambda node_id: place[entry.get(node_id, node_id)])
+
+    def place_of(node_id: int) -> int:
+        # Only its entry waits for nodes outside of a frame, so all of it may stand where that one does.
+        return place[entry.get(node_id, node_id)]
+
+    order.sort(key=place_of)
     return tuple(by_id[node_id] for node_id in order)
 
 
